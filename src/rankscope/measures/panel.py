@@ -75,11 +75,11 @@ SAFE_SIZES = {torch.float64: (1e-100, 1e100), torch.float32: (1e-24, 1e30)}
 """Squares of numbers in this range neither overflow nor vanish."""
 
 GRAM_TOLERANCE = 1e-8
-"""A rank whose Gram matrix may have cost more than this share of it, and than ``GRAM_SHARE`` of its floor, is taken by
-singular value decomposition."""
+"""A rank whose Gram matrix may have cost more than this share of it is taken by singular value decomposition."""
 
 GRAM_SHARE = 0.1
-"""Singular values of zero cost a Gram matrix about 1e-7 of the rank; the floor of a float32 state is some 1e-4 of it."""
+"""Of a float32 state the Gram matrix may also cost this share of the floor: a singular value of zero costs it about
+1e-7 of the rank, and the floor is some 1e-4 of it."""
 
 PAPER_BYTES = 2**20
 """States and scratch paper of texts that are measured together: so little that both stay in the processor's cache."""
@@ -155,7 +155,7 @@ def read_panel(
             those, sites, massive, relative, dtype
         )
         if ranks:
-            values[places, of_sites:], floors[places, of_sites:] = _ranks(those, relative)
+            values[places, of_sites:], floors[places, of_sites:] = _ranks(those, relative, dtype)
     for place in (~torch.isfinite(values).all(dim=-1)).nonzero()[:, 0].tolist():
         lost = [k for k in range(len(definitions)) if not bool(torch.isfinite(values[place, k]))]
         found = evaluate_many(
@@ -414,21 +414,22 @@ def _moved(relative: float) -> tuple[Tensor, Tensor]:
     return moved, torch.where(_IS_COSINE, (2 * turned(moved)).clamp(max=2.0), moved)
 
 
-def _ranks(texts: Sequence[Tensor], relative: float) -> tuple[Tensor, Tensor]:
+def _ranks(texts: Sequence[Tensor], relative: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Values and floors of ``RANKS``, one row per text; NaN where the Gram matrix may have cost digits."""
-    each = [_rank(one, relative) for one in rank_sums(texts)]
+    share = 0.0 if _kind_of(texts[0], dtype) == torch.float64 else GRAM_SHARE
+    each = [_rank(one, relative, share) for one in rank_sums(texts)]
     values, floors = (torch.stack(parts, dim=-1) for parts in zip(*each, strict=True))
     return values, floors
 
 
-def _rank(sums: Sums, relative: float) -> tuple[Tensor, Tensor]:
-    """One rank and its floor."""
+def _rank(sums: Sums, relative: float, share: float) -> tuple[Tensor, Tensor]:
+    """One rank and its floor; of the floor the Gram matrix may have cost a share."""
     value = (sums.total.log() - sums.logs / sums.total).exp().clamp(1.0, sums.terms)
     moved = (sums.lost / sums.total).nan_to_num(nan=1.0)
     lost = torch.maximum(moved, entropy_rank_change(value, moved, sums.terms) / value)
     delta = torch.full_like(value, relative).clamp(max=1e100)
     floor = entropy_rank_floor(value, sums.total, sums.length, sums.terms, delta)
-    allowed = (GRAM_SHARE * floor / value).clamp(min=GRAM_TOLERANCE)
+    allowed = (share * floor / value).clamp(min=GRAM_TOLERANCE)
     return torch.where(lost <= allowed, value, torch.nan), floor
 
 
