@@ -21,6 +21,7 @@ from rankscope.errors import ConfigError, FileError, Option, RankscopeError
 from rankscope.findings.asked import CommandConfig, ModelInputs, ModelOrNetwork, RandomNetwork
 from rankscope.findings.sweep.finding import (
     FailureReason,
+    NUMBERS,
     GroupValue,
     SweepConfig,
     SweepFinding,
@@ -337,6 +338,10 @@ def _finding(plan: SweepSpec, keys: Sequence[str], ledger: Ledger, asked: SweepV
     for name in asked.group_by:
         if name not in frame.columns:
             raise unknown_column(name, frame.columns)
+        if name in NUMBERS:
+            raise ConfigError(
+                Option("group_by", name), " is a number that was found; group by what rows are of"
+            )
     outcome = _outcome(frame, asked.measure)
     shares, why = _shares(plan, frame, outcome, is_part=bool(asked.where))
     by = asked.group_by or _default_groups(plan, frame)
@@ -349,42 +354,66 @@ def _finding(plan: SweepSpec, keys: Sequence[str], ledger: Ledger, asked: SweepV
         group_by=by,
         failures=tuple(_reasons(frame)),
         outcome=outcome,
-        groups=() if outcome is None else tuple(_groups(frame, outcome, by, plan.names)),
+        groups=() if outcome is None else tuple(_groups(frame, outcome, by)),
         shares=tuple(shares),
         no_shares=why,
         table=table,
     )
 
 
+AT_ONCE = 1_000
+"""Configurations whose rows are put together at once: a frame for each costs far more memory than its rows."""
+
+
 def _frame(plan: SweepSpec, keys: Sequence[str], ledger: Ledger, places: Sequence[int]) -> pl.DataFrame:
     """The rows of these configurations, with what varies in columns of its own; a failure is a row with its reason."""
-    configs = [plan.config(place) for place in places]
-    names = plan.names
-    varied = [_cells(plan, place, config) for place, config in zip(places, configs, strict=True)]
-    dtypes = {name: _dtype(name, [cells[name] for cells in varied]) for name in names}
-    failures, frames = ledger.failures, list[pl.DataFrame]()
-    for place, cells in zip(places, varied, strict=True):
+    names, cells = plan.names, list[list[JsonValue]]()
+    for place in places:
+        own = _cells(plan, place, plan.config(place))
+        cells.append([own[name] for name in names])
+    dtypes = {name: _dtype(name, [row[column] for row in cells]) for column, name in enumerate(names)}
+    varied = pl.DataFrame(
+        {name: [_as_cell(row[column], dtypes[name]) for row in cells] for column, name in enumerate(names)},
+        schema=dtypes,
+    )
+    empty = {"configuration": pl.Int64, **dtypes, "failure": pl.String}
+    found = [
+        pl.DataFrame(
+            schema=dict(COLUMNS) | {name: kind for name, kind in empty.items() if name not in COLUMNS}
+        )
+    ]
+    for first in range(0, len(places), AT_ONCE):
+        at = slice(first, first + AT_ONCE)
+        found.append(_rows_at_once(keys, ledger, places[at], varied[at]))
+    return pl.concat(found, how="diagonal_relaxed", rechunk=True)
+
+
+def _rows_at_once(
+    keys: Sequence[str], ledger: Ledger, places: Sequence[int], varied: pl.DataFrame
+) -> pl.DataFrame:
+    """The rows of a few configurations. A column that a command writes itself is filled only where it is empty."""
+    failures, parts = ledger.failures, list[pl.DataFrame]()
+    for place in places:
         key = keys[place]
         if key in failures:
-            own = pl.DataFrame({"failure": [failures[key]]})
-        else:
-            try:
-                own = pl.read_ipc(io.BytesIO(ledger.read(key)))
-            except pl.exceptions.PolarsError as error:
-                raise FileError(f"the part of configuration {place} cannot be read: {error}") from None
-            if not own.height:
-                own = pl.DataFrame({"failure": ["the command gave no numbers"]})
-        columns = [pl.lit(place, pl.Int64).alias("configuration")]
-        for name in names:
-            dtype = own.schema.get(name, dtypes[name])
-            cell = pl.lit(_as_cell(cells[name], dtypes[name]), dtypes[name]).cast(dtype, strict=False)
-            columns.append((pl.col(name).fill_null(cell) if name in own.columns else cell).alias(name))
-        frames.append(own.with_columns(columns))
-    empty = {"configuration": pl.Int64, **dtypes, "failure": pl.String}
-    base = pl.DataFrame(
-        schema=dict(COLUMNS) | {name: kind for name, kind in empty.items() if name not in COLUMNS}
-    )
-    return pl.concat([base, *frames], how="diagonal_relaxed") if frames else base
+            parts.append(pl.DataFrame({"failure": [failures[key]]}))
+            continue
+        try:
+            own = pl.read_ipc(io.BytesIO(ledger.read(key)))
+        except pl.exceptions.PolarsError as error:
+            raise FileError(f"the part of configuration {place} cannot be read: {error}") from None
+        parts.append(own if own.height else pl.DataFrame({"failure": ["the command gave no numbers"]}))
+    own = pl.concat(parts, how="diagonal_relaxed")
+    whose = np.repeat(np.arange(len(places)), [part.height for part in parts])
+    columns = [pl.Series("configuration", np.asarray(places, dtype=np.int64)[whose])]
+    for given in varied[whose].iter_columns():
+        kind = own.schema.get(given.name, pl.Null)
+        columns.append(
+            given
+            if kind == pl.Null
+            else own.select(pl.col(given.name).fill_null(given.cast(kind, strict=False))).to_series()
+        )
+    return own.with_columns(columns)
 
 
 def _cells(plan: SweepSpec, place: int, config: CommandConfig) -> dict[str, JsonValue]:
@@ -490,10 +519,8 @@ def _default_groups(plan: SweepSpec, frame: pl.DataFrame) -> tuple[str, ...]:
     return own or tuple(name for name in plan.names[:1] if frame[name].n_unique() > 1)
 
 
-def _groups(
-    frame: pl.DataFrame, outcome: SweepOutcome, by: Sequence[str], options: Sequence[str]
-) -> Iterator[GroupValue]:
-    rows = outcomes(frame, outcome, tuple(dict.fromkeys([*by, *options])))
+def _groups(frame: pl.DataFrame, outcome: SweepOutcome, by: Sequence[str]) -> Iterator[GroupValue]:
+    rows = outcomes(frame, outcome, (), by)
     grouped = rows.group_by(*by, maintain_order=True) if by else [((), rows)]
     for key, own in grouped:
         has = own["y"].drop_nulls()

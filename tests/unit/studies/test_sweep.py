@@ -99,6 +99,42 @@ def test_shares_of_a_product_and_none_of_rows():
     assert rows.table.frame["seed"].unique().sort().to_list() == [0, 3]
 
 
+def test_one_configuration_has_a_page_and_groups_by_any_column(tmp_path):
+    found = rs.sweep(spec(seed=[3]), folder=tmp_path / "out")
+    assert (found.group_by, found.groups[0].configurations, found.groups[0].values) == ((), 1, ())
+    assert "<svg" in (tmp_path / "out" / "sweep.html").read_text()
+    by_layer = show(folder=str(tmp_path / "out"), group_by=("layer", "configuration"))
+    assert [one.values for one in by_layer.groups] == [("2", "0")]
+    assert by_layer.chart().pictures
+    with pytest.raises(ConfigError, match="group by what rows are of"):
+        show(folder=str(tmp_path / "out"), group_by="value")
+
+
+def test_groups_by_what_varies_inside_a_configuration_are_of_its_own_rows(tmp_path):
+    asked = {"command": "ablate", "fixed": SMALL, "product": {"seed": [0, 1]}}
+    rs.sweep(asked, folder=tmp_path / "out")
+    found = show(folder=str(tmp_path / "out"), group_by="variant")
+    frame = found.table.frame.filter(
+        (pl.col("definition") == found.outcome.definition) & (pl.col("layer") == 2)
+    )
+    assert len(found.groups) > 1
+    for group in found.groups:
+        own = frame.filter(pl.col("variant") == group.values[0])["log10_value"]
+        assert (group.configurations, group.mean) == (2, pytest.approx(own.mean()))
+
+
+def test_rows_are_the_same_however_many_are_put_together_at_once(monkeypatch):
+    asked = {
+        "command": "collapse",
+        "fixed": {name: value for name, value in SMALL.items() if name not in ("dim", "layers")},
+        "rows": [{"layers": 2, "dim": 8}, {"dim": 4, "norm": "layer"}, {"layers": 1, "dim": 8, "seeds": 2}],
+    }
+    expected = rs.sweep(asked).table.frame
+    monkeypatch.setattr(study, "AT_ONCE", 1)
+    assert rs.sweep(asked).table.frame.equals(expected)
+    assert expected["layers"].unique().sort().to_list() == [1, 2, 12]
+
+
 def test_differences_of_rounding_are_not_explained():
     def swept(command, fixed, **product):
         return rs.sweep({"command": command, "fixed": fixed, "product": product})

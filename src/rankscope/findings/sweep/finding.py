@@ -399,7 +399,7 @@ class SweepFinding(Finding):
         by = list(self.group_by)
         means = (
             own.filter(pl.col(along).is_not_null())
-            .group_by(*by, along, maintain_order=True)
+            .group_by(*dict.fromkeys([*by, along]), maintain_order=True)
             .agg(
                 value.mean().alias("y"),
                 value.min().alias("low"),
@@ -415,7 +415,8 @@ class SweepFinding(Finding):
         lines = []
         drawn = self.groups[:MOST_CURVES]
         for group in drawn:
-            rows = means.filter([as_text(name) == text for name, text in zip(by, group.values, strict=True)])
+            own_rows = [as_text(name) == text for name, text in zip(by, group.values, strict=True)]
+            rows = means.filter(pl.all_horizontal(pl.lit(True), *own_rows))
             points = [
                 Point(
                     row[along],
@@ -453,9 +454,16 @@ class SweepFinding(Finding):
         )
 
 
-def outcomes(frame: "pl.DataFrame", outcome: SweepOutcome, options: Sequence[str]) -> "pl.DataFrame":
+NUMBERS = ("value", "log10_value", "floor", "resolved", "y", "error")
+"""Columns that nothing is grouped by."""
+
+
+def outcomes(
+    frame: "pl.DataFrame", outcome: SweepOutcome, options: Sequence[str], by: Sequence[str] = ()
+) -> "pl.DataFrame":
     """One row per configuration that has the number: ``configuration``, its options, ``y``, ``error`` and ``resolved``.
 
+    With ``by`` one for each of its values of these columns, of which it may have several: of ``variant``, for example.
     ``error`` is how far rounding may have moved ``y``, by the floors of the rows.
     """
     import polars as pl
@@ -472,8 +480,9 @@ def outcomes(frame: "pl.DataFrame", outcome: SweepOutcome, options: Sequence[str
         error = (1 + pl.lit(10.0).pow((pl.col("log10_floor") - value).clip(upper_bound=0.0))).log10()
     else:
         value, error = pl.col("value"), pl.col("floor")
-    columns = [pl.col(name).first() for name in options if name in own.columns]
-    return own.group_by("configuration", maintain_order=True).agg(
+    keys = list(dict.fromkeys(["configuration", *by]))
+    columns = [pl.col(name).first() for name in options if name in own.columns and name not in keys]
+    return own.group_by(*keys, maintain_order=True).agg(
         *columns,
         pl.when(value.is_finite()).then(value).mean().alias("y"),
         error.fill_null(0.0).fill_nan(0.0).mean().alias("error"),

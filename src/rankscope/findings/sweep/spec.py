@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from rankscope.core.registry import unknown_name
 from rankscope.core.words import article, listed, whole
 from rankscope.errors import ConfigError, FileError, Piece, RankscopeError
-from rankscope.findings.asked import CommandConfig, spelling_of
+from rankscope.findings.asked import CommandConfig, RandomNetwork, spelling_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,10 @@ def value_of(config: CommandConfig, name: str) -> JsonValue:
     """What a configuration holds for a name of its spec: of a singular, the one value."""
     field, is_one = field_named(type(config), name)
     found: JsonValue = config.model_dump(mode="json")[field]
+    if found is None and isinstance(config, RandomNetwork) and getattr(config, "model", None) is None:
+        found = (
+            _plain(config.choice(field)) if field in config.network else None
+        )  # the default of the command
     return found[0] if is_one and isinstance(found, list) and len(found) == 1 else found
 
 
