@@ -4,10 +4,17 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+REGISTERS = frozenset(vars(nn.Module()))
+"""Attributes that every module has: its parts, weights, buffers and hooks."""
+
+PLAIN = (bool, int, float, complex, str, tuple, frozenset, type(None), Tensor)
+"""Kinds of values that are put back by their names."""
 
 
 def is_first_process() -> bool:
@@ -20,14 +27,15 @@ def is_first_process() -> bool:
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Inside: evaluation mode, no gradients, no autocast. Afterwards, also after an error, everything as before.
 
-    Put back are the mode of every module, all buffers, and the random states of torch (CPU, CUDA, MPS), numpy and
-    Python. Modes are set one module at a time: ``model.eval()`` may be overridden to do more, such as merging adapters
-    into the weights, and ``model.train()`` would wake modules that were put to sleep on purpose.
+    Put back are the mode of every module, all buffers, what modules of others keep in attributes (a count of their
+    calls, a list of losses), and the random states of torch (CPU, CUDA, MPS), numpy and Python. Modes are set one
+    module at a time: ``model.eval()`` may be overridden to do more, such as merging adapters into the weights, and
+    ``model.train()`` would wake modules that were put to sleep on purpose.
     """
     modes = [(module, module.training) for module in model.modules()]
     with ExitStack() as undo:
         undo.callback(_restore_modes, modes)
-        for restore in (*_random_states(), *_buffers(model)):
+        for restore in (*_random_states(), *_buffers(model), *_attributes(model)):
             undo.callback(restore)
         for kind in sorted({"cpu", *(parameter.device.type for parameter in model.parameters())}):
             if torch.is_autocast_enabled(kind):
@@ -68,3 +76,28 @@ def _restore_buffer(module: nn.Module, name: str, buffer: Tensor, version: int, 
     if buffer._version != version:  # torch counts the writes to every tensor
         with torch.no_grad():
             buffer.copy_(content)
+
+
+def _attributes(model: nn.Module) -> Iterator[Callable[[], None]]:
+    """What puts back the plain values that code of others keeps in a module; modules of torch keep none."""
+    for module in model.modules():
+        if type(module).__module__.startswith("torch."):
+            continue
+        own = {name: value for name, value in vars(module).items() if name not in REGISTERS}
+        plain = {name: value for name, value in own.items() if isinstance(value, PLAIN)}
+        if plain:
+            yield partial(vars(module).update, plain)
+        for value in own.values():
+            if type(value) in (list, dict, set):
+                yield partial(_refill, value, value.copy())
+
+
+def _refill(
+    kept: list[Any] | dict[Any, Any] | set[Any], before: list[Any] | dict[Any, Any] | set[Any]
+) -> None:
+    """The same things in a list, a dictionary or a set as before."""
+    if isinstance(kept, list):
+        kept[:] = before
+    else:
+        kept.clear()
+        kept.update(before)

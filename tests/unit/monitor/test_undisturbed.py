@@ -74,6 +74,32 @@ def drawn_after(model: Restless) -> tuple[float, float, float]:
     return drawn()
 
 
+def test_what_a_module_keeps_in_attributes_is_as_before() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls, self.seen, self.by_name, self.latest = 0, [1], {"a": 2}, torch.ones(2)
+            self._told: set[int] = set()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            self.seen.append(self.calls)
+            self.by_name["b"] = self.calls
+            self._told.add(3)
+            self.latest = x
+            return x
+
+    model = nn.Sequential(Counting())
+    part = model[0]
+    seen, latest = part.seen, part.latest
+    with undisturbed(model):
+        model(torch.zeros(3))
+        assert part.calls == 1
+    assert (part.calls, part.seen, part.by_name, part._told) == (0, [1], {"a": 2}, set())
+    assert part.seen is seen
+    assert part.latest is latest
+
+
 def test_an_error_inside_changes_nothing_either() -> None:
     model = seeded()
     before = torch.get_rng_state(), random.getstate()

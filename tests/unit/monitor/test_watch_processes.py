@@ -1,6 +1,7 @@
 """Two processes on gloo: DDP, where the first one scans, and FSDP2, where all take part with the same numbers."""
 
 import multiprocessing
+import os
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def work(rank: int, kind: str, watched: bool, folder: str) -> None:
         torch.save({"weights": weights, "ratios": ratios}, f"{folder}/{kind}-{watched}-{rank}.pt")
     finally:
         torch.distributed.destroy_process_group()
+    os._exit(0)  # all is saved, and torch may abort over a thread of its own where Python tears it down
 
 
 def run(kind: str, watched: bool, folder: Path) -> list[Any]:

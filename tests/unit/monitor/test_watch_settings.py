@@ -166,23 +166,24 @@ def test_a_compiled_step_stays_one_graph() -> None:
 def test_attention_has_the_kernel_of_training() -> None:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    seen: list[bool] = []
+
     class Noting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.encoder = tiny_encoder()
-            self.seen: list[bool] = []
 
         def forward(self, x: Tensor) -> Tensor:
-            self.seen.append(torch.backends.cuda.flash_sdp_enabled())
+            seen.append(torch.backends.cuda.flash_sdp_enabled())
             return self.encoder(x)
 
     model = Noting()
     monitor = rs.watch(model, states(), every=1)
     with sdpa_kernel(SDPBackend.MATH):
         model(states()).mean().backward()
-    model.seen.clear()
+    seen.clear()
     monitor.step(1)
-    assert set(model.seen) == {False}
+    assert set(seen) == {False}
     assert torch.backends.cuda.flash_sdp_enabled()
 
 
