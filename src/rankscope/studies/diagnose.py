@@ -45,6 +45,8 @@ from rankscope.sources.batch import POSITIONAL
 from rankscope.sources.given import not_a_model
 from rankscope.sources.layout import check_order
 from rankscope.sources.live import run_batch
+from rankscope.sources.operations import Line
+from rankscope.sources.roles import is_norm, leaf
 from rankscope.sources.safety import first_line
 from rankscope.sources.seen import Call
 from rankscope.sources.streams import in_one_stream
@@ -62,16 +64,17 @@ from rankscope.studies.inputs import (
 )
 from rankscope.studies.mechanism import mechanism
 from rankscope.studies.probe import probe_model
-from rankscope.studies.recipes import with_recipes, written_of
+from rankscope.studies.recipes import bias_paths, with_recipes, written_of
 from rankscope.studies.remedies import graft_prober, remedies, tree_prober
 from rankscope.studies.rows import RowBuilder
 from rankscope.studies.scan import load_loss, scan_batches
 from rankscope.studies.subjects import EmbeddedTexts, feeds_of, memory_words
 from rankscope.studies.trial import trial, with_trial
 from rankscope.wiring import laws
+from rankscope.wiring.culprits import declared_line
 from rankscope.wiring.fresh import is_fresh
 from rankscope.wiring.rest import at_rest
-from rankscope.wiring.skips import line_of_skip
+from rankscope.wiring.skips import line_of_factor, line_of_skip
 
 Advance = Callable[[int, int | None], None]
 """Told after every part how many of how many are done."""
@@ -491,19 +494,57 @@ def _with_skips(patient: _Patient, found: Mechanism) -> Mechanism:
     def line(block: int | None, site: str | None) -> str | None:
         part = site if site in ("attention", "mlp") else "attention"
         known = line_of_skip(patient.model, patient.few[0], patient.layout, block or 1, part)
-        return None if known is None else f"{known.told.file}:{known.told.number}"
+        return None if known is None else _told(known)
 
-    causes = tuple(
-        one.model_copy(update={"line": line(one.block, one.site)})
-        if one.name == "no-skip" and one.line is None
-        else one
-        for one in found.causes
-    )
+    def placed(cause: Cause) -> Cause:
+        if cause.line is not None:
+            return cause
+        if cause.name == "no-skip":
+            return cause.model_copy(update={"line": line(cause.block, cause.site)})
+        if cause.name == "skip-scale":
+            made = line_of_factor(patient.model, patient.few[0], cause.block or 1)
+            return cause.model_copy(update={"line": None if made is None else _told(made)})
+        return cause.model_copy(update={"line": _line_of_weights(patient, cause)})
+
+    causes = tuple(map(placed, found.causes))
     notes = tuple(
         one.model_copy(update={"line": line(one.block, one.site)}) if one.name == "no-skip" else one
         for one in found.observations
     )
     return found.model_copy(update={"causes": causes, "observations": notes})
+
+
+def _line_of_weights(patient: _Patient, cause: Cause) -> str | None:
+    """The line that makes the bias, or the norm, that a cause is about; None where no module stands for its block."""
+    stack = patient.layout.stacks[0]
+    number = (cause.block or 1) - 1
+    if not 0 <= number < len(stack.blocks) or not stack.blocks[number] or stack.enters:
+        return None
+    block = patient.model.get_submodule(stack.blocks[number])
+    held = dict(block.named_parameters())
+    sizes = dict[str, float]()
+    if cause.name in ("attention-bias", "mlp-bias"):
+        sizes = {
+            path: float(held[path].detach().double().norm())
+            for path in bias_paths(block, (cause.name.removesuffix("-bias"),))
+        }
+    elif cause.name in ("norm-direct", "norm-gain"):
+        norms = [path for path, part in block.named_modules() if path and is_norm(leaf(path), part)]
+        sizes = {
+            path: min(float((one.detach().double() - usual).norm()) for usual in (0.0, 1.0))
+            for path, one in held.items()
+            if one.ndim == 1 and path.rpartition(".")[0] in norms
+        }
+    if not sizes:
+        return None
+    # of parts that a class declares, the one whose numbers are the largest, or the farthest from those of a start
+    line = declared_line(patient.model, f"{stack.blocks[number]}.{max(sizes, key=lambda path: sizes[path])}")
+    return None if line is None else _told(line)
+
+
+def _told(line: Line) -> str:
+    """A line as a finding names it."""
+    return f"{line.told.file}:{line.told.number}"
 
 
 def _start(patient: _Patient) -> Start | None:

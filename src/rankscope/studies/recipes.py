@@ -209,7 +209,7 @@ def _of_parameters(remedy: Remedy, written: Written) -> Recipe | None:
     """Changes that are made to weights after the model is built, by the paths that the block has."""
     block, lines = written.block, list[str]()
     if remedy.kind == "bias":
-        lines = [f"nn.init.zeros_({_expression('block', path)})" for path in _bias_paths(block, remedy.sites)]
+        lines = [f"nn.init.zeros_({_expression('block', path)})" for path in bias_paths(block, remedy.sites)]
     elif remedy.kind == "gain":
         for path, part in block.named_modules():
             if path and is_norm(leaf(path), part) and isinstance(getattr(part, "weight", None), nn.Parameter):
@@ -236,7 +236,7 @@ def _expression(owner: str, path: str) -> str:
     return owner + "".join(f"[{name}]" if name.isdecimal() else f".{name}" for name in path.split("."))
 
 
-def _bias_paths(block: nn.Module, sites: Sequence[str]) -> list[str]:
+def bias_paths(block: nn.Module, sites: Sequence[str]) -> list[str]:
     """Biases that write into the stream, by site; those of queries and keys alone do not."""
     found = []
     for path, held in block.named_parameters():

@@ -13,7 +13,7 @@ from rankscope.sources.operations import Line, Node, Region
 from rankscope.sources.operations.captured import left_as_found
 from rankscope.sources.operations.region import run_again
 from rankscope.sources.roles import is_norm
-from rankscope.wiring.culprits import declared_line, node_line
+from rankscope.wiring.culprits import declared_line, default_line, node_line
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
 from rankscope.wiring.subject import Subject, differs
@@ -197,7 +197,8 @@ def _line_of_epsilon(subject: Subject, piece: Piece, one: _Epsilon) -> Line | No
     if module is not None and is_norm(one.node.path.rpartition(".")[2], module):
         made = declared_line(piece.module, one.node.path)
         if made is not None:
-            return made
+            is_said = re.search(r"eps", made.code, re.IGNORECASE) is not None
+            return made if is_said else default_line(type(module), one.eps) or made
     return node_line(piece, one.node)
 
 

@@ -355,6 +355,19 @@ def _assigns(node: ast.AST, name: str) -> bool:
     )
 
 
+def default_line(kind: type, number: float) -> Line | None:
+    """The line of the default of an argument that a class of the user's own code is made with, by its number."""
+    source = source_of(kind)
+    if source is None or is_library(source.file):
+        return None
+    for node in source.tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            for one in (*node.args.defaults, *node.args.kw_defaults):
+                if isinstance(one, ast.Constant) and one.value == number:
+                    return Line(source.file, one.lineno, source.lines[one.lineno - 1].strip())
+    return None
+
+
 def is_own_code(model: nn.Module) -> bool:
     """Whether the class of a model is the user's own, and not of an installed library."""
     held = [one for one in vars(type(model)).values() if isinstance(one, FunctionType)]

@@ -16,7 +16,7 @@ from rankscope.wiring.fresh import is_fresh
 from rankscope.wiring.heads import misplaced
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import SOFTMAX, Piece
-from rankscope.wiring.scales import scaled_up
+from rankscope.wiring.scales import TINY, scaled_down, scaled_up
 from rankscope.wiring.subject import NoRoom, Subject
 from rankscope.wiring.texts import site_of
 from rankscope.wiring.tokens import mixing_line
@@ -292,6 +292,9 @@ def logits(subject: Subject) -> LawResult:
         factor = scaled_up(one.piece, one.node)
         if factor is not None:
             return _told(one, "scaled up", 1.0, at=factor.node, what=factor.what)
+    tiny = [scaled_down(one.piece, one.node) for one in found] if fresh else []
+    if tiny and tiny[0] is not None and all(one is not None and one.what == tiny[0].what for one in tiny):
+        return _told(found[0], "scaled down", TINY, at=tiny[0].node, what=tiny[0].what)
     for group in _groups(found):
         odd = _outlier(group, fresh=fresh)
         if odd is not None:

@@ -20,7 +20,7 @@ from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
 from rankscope.wiring.subject import Subject, differs
 from rankscope.wiring.texts import site_of
-from rankscope.wiring.tokens import mixing_line
+from rankscope.wiring.tokens import line_of_argument, mixing_line
 
 _TAKEN = {"attention_mask": 1, "src_key_padding_mask": 0, "key_padding_mask": 0, "padding_mask": 0}
 """Masks of padding by their usual names, and what stands in them on tokens."""
@@ -113,7 +113,7 @@ def _tried(
             "padding read",
             block=piece.place.block_of(node),
             site=site_of(piece, None if node is None else node.path),
-            line=mixing_line(subject, piece, node),
+            line=line_of_argument(subject, piece, node, pieces) or mixing_line(subject, piece, node),
             number=share,
             floor=0.0,
             what=marks.name,

@@ -13,6 +13,10 @@ from rankscope.wiring.piece import Piece
 _PASSED = SAME_CHANNELS | {"_to_copy", "masked_fill", "where", "add", "sub", "slice", "select"}
 
 
+TINY = 1 / 50
+"""Of one over the root of the width of a head, which keeps logits of one size; one over the width itself is in use."""
+
+
 @dataclass(frozen=True, slots=True)
 class Factor:
     """A number that logits are multiplied by, where it stands, and which function of the width it is."""
@@ -21,8 +25,32 @@ class Factor:
     what: str
 
 
+def scaled_down(piece: Piece, softmax: Node) -> Factor | None:
+    """The place where logits are multiplied by so little that all keys are read alike; None where they are not."""
+    found = _product_of_factors(piece, softmax)
+    if found is None or not 0 < found[0] * found[1] ** 0.5 < TINY:
+        return None
+    total, _, factors = found
+    return Factor(min(factors, key=lambda one: one[0])[1], f"{total:.2g}")
+
+
 def scaled_up(piece: Piece, softmax: Node) -> Factor | None:
-    """The place where logits are multiplied by the width of a head or its root; None where they are not.
+    """The place where logits are multiplied by the width of a head or its root; None where they are not."""
+    found = _product_of_factors(piece, softmax)
+    if found is None:
+        return None
+    total, width, factors = found
+    for size, what in (
+        (float(width), "the width of a head"),
+        (width**0.5, "the root of the width of a head"),
+    ):
+        if isclose(total, size, rel_tol=1e-6):
+            return Factor(max(factors, key=lambda one: one[0])[1], what)
+    return None
+
+
+def _product_of_factors(piece: Piece, softmax: Node) -> tuple[float, int, list[tuple[float, Node]]] | None:
+    """What logits are multiplied by, the width of a head, and the plain numbers that do it; None where none does.
 
     Queries and keys of one length are meant to be enlarged, and are left out.
     """
@@ -39,14 +67,7 @@ def scaled_up(piece: Piece, softmax: Node) -> Factor | None:
         *_factors(region, query, None),
         *_factors(region, key, None),
     ]
-    total = prod(size for size, _ in factors)
-    for size, what in (
-        (float(width), "the width of a head"),
-        (width**0.5, "the root of the width of a head"),
-    ):
-        if factors and isclose(total, size, rel_tol=1e-6):
-            return Factor(max(factors, key=lambda one: one[0])[1], what)
-    return None
+    return (prod(size for size, _ in factors), width, factors) if factors else None
 
 
 def _has_one_length(node: Node, axis: int) -> bool:

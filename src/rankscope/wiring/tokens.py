@@ -1,7 +1,7 @@
 """Tokens read what they may read: causality, the order of tokens, and that everything reaches the output."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rankscope.errors import ModelError
 from rankscope.findings.laws import LawResult
-from rankscope.sources.operations import Line, Node
+from rankscope.sources.operations import Line, Node, Region
 from rankscope.sources.operations.region import SAME_CHANNELS
 from rankscope.wiring.culprits import (
     MAKING,
@@ -235,7 +235,8 @@ def _maps_read_by(piece: Piece, node: Node) -> Iterator[tuple[Node, tuple[Node, 
 
 
 def _mask_elsewhere(subject: Subject, piece: Piece, node: Node) -> Line | None:
-    """The line at which other blocks that run the same code mask what this one does not."""
+    """The line at which other blocks that run the same code mask what this one does not; of a part whose code masks in
+    another place of the same block the line that calls it."""
     for one in subject.stack_of(piece.place.stack):
         if (
             type(one.module) is not type(piece.module)
@@ -246,8 +247,12 @@ def _mask_elsewhere(subject: Subject, piece: Piece, node: Node) -> Line | None:
         for other in one.region.order:
             if other.kind in SOFTMAX and other.line == node.line:
                 masks = mask_of(one.region, other)
-                if masks is not None and masks[0].line is not None:
-                    return masks[0].line
+                if masks is None or masks[0].line is None:
+                    continue
+                call = None if piece.graph is None else next(piece.graph.calls_of(node.path), None)
+                if other.path != node.path and call is not None and call.line is not None:
+                    return call.line
+                return masks[0].line
     return None
 
 
@@ -277,12 +282,61 @@ def _line_of_mask(subject: Subject, piece: Piece, masks: tuple[Node, Node]) -> L
     return mask_line(subject.model, piece, masks)
 
 
+def line_of_argument(
+    subject: Subject, piece: Piece, node: Node | None, pieces: Sequence[Piece]
+) -> Line | None:
+    """Where an argument of the block goes wrong that reaches the logits and was made from the marks of padding.
+
+    It is the call of the block, if most other ``pieces`` of the same run are given something else; else the line that
+    made the argument. None where the block is given no such argument, or the marks as they are.
+    """
+    region, graph = piece.region, piece.graph
+    if region is None or graph is None or node is None or piece.shared is not None:
+        return None
+    reads = [node] if node.kind in SOFTMAX else [one for one, _ in _maps_read_by(piece, node)]
+    above = graph.above(leaf for softmax in reads[:1] for leaf in _constants_on(region, softmax))
+    name = next((name for name, one in graph.inputs.items() if one in above and name != piece.stream), None)
+    if name is None or is_padding_input(subject, graph.inputs[name]):
+        return None
+    given = graph.inputs[name].value
+    others = [
+        one.graph.inputs[name].value
+        for one in pieces
+        if one is not piece and one.graph is not None and name in one.graph.inputs
+    ]
+    differ = [one for one in others if one.shape != given.shape or not torch.equal(one, given)]
+    if others and 2 * len(differ) > len(others):
+        return piece.place.line
+    whole = subject.whole_graph
+    calls = [] if whole is None else [call for call in whole.calls if call.path == piece.place.path]
+    made = [one for call in calls[:1] for one in call.inputs if one.shape == given.shape and one.op is not None]
+    return made[0].line if len(made) == 1 else None
+
+
+def _constants_on(region: Region, softmax: Node) -> Iterator[Node]:
+    """What does not depend on the state and enters the logits of a softmax behind the product of queries and keys."""
+    waiting, seen = list(softmax.inputs()), set[Node]()
+    while waiting:
+        node = waiting.pop(0)
+        if node in seen or not region.depends(node) or node in region.roots:
+            continue
+        seen.add(node)
+        if node.kind in ("add", "sub", "mul", "where", "masked_fill"):
+            yield from (one for one in node.inputs() if not region.depends(one) and one.value.ndim > 1)
+        if node.kind not in ("matmul", "bmm", "mm", "linear", "baddbmm"):
+            waiting += node.inputs()
+
+
 def is_padding_input(subject: Subject, given: Node) -> bool:
     """Whether a block is given marks of padding just as the model was, so that only their use can be at fault."""
     value = given.value.squeeze()
     if given.value.is_floating_point():
         return False
-    marks = [one for one in subject.batch.inputs.values() if one.ndim == 2 and one.shape == value.shape]
+    marks = [
+        one
+        for name, one in subject.batch.inputs.items()
+        if one.ndim == 2 and one.shape == value.shape and name not in subject.token_inputs
+    ]
     return any(
         torch.equal(one.bool(), value.bool()) or torch.equal(one.bool(), ~value.bool()) for one in marks
     )
