@@ -7,7 +7,7 @@ the next such step; the last one ends as those before it end.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -92,6 +92,32 @@ def stack_by_program(model: nn.Module, batch: Batch) -> Stack | None:
     names = tuple(op.name for op in flow.ops[: states[-1] + 1])
     if len(states) == 2 and not _ATTENDS & set(names[states[0] :]):
         return None  # tokens meet once, and not by attention: a pooling, a recurrent layer
+    return _of_program(names, states)
+
+
+def stack_of_states(model: nn.Module, batch: Batch, states: Sequence[Tensor]) -> Stack | None:
+    """The blocks between states that are known from another run of the same batch; None where one is not found.
+
+    Blocks need not be alike then: one of them may lack a skip.
+    """
+    flow, places = _Flow(), list[int]()
+    if _ran(model, batch, flow.step) is None:
+        return None
+    for state in states:
+        start = places[-1] + 1 if places else 0
+        found = (
+            number
+            for number, op in enumerate(flow.ops[start:], start)
+            if op.result.shape == state.shape and torch.equal(op.result, state)
+        )
+        place = next(found, None)
+        if place is None:
+            return None
+        places.append(place)
+    return _of_program(tuple(op.name for op in flow.ops[: places[-1] + 1]), tuple(places))
+
+
+def _of_program(names: tuple[str, ...], states: tuple[int, ...]) -> Stack:
     return Stack(
         name="blocks",
         blocks=("",),

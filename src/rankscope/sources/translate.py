@@ -17,14 +17,15 @@ from rankscope.sources.families import load_families
 from rankscope.sources.family import FAMILIES, Family, Layout, Stack, Tree
 from rankscope.sources.given import checked_module, quantised
 from rankscope.sources.layout import Match, family_runs, layout_of
+from rankscope.sources.live import run_batch
 from rankscope.sources.paths import join
 from rankscope.sources.plain_run import first_call, first_state
-from rankscope.sources.program_layout import stack_by_program
+from rankscope.sources.program_layout import stack_by_program, stack_of_states
 from rankscope.sources.recognition import read_stack
 from rankscope.sources.seen import Seen
 from rankscope.sources.streams import in_one_stream
 from rankscope.sources.structure import Blocks, block_paths
-from rankscope.sources.taps import unwrapped
+from rankscope.sources.taps import plain_code, tapped, unwrapped
 from rankscope.sources.translation import Translation, pointers
 from rankscope.sources.trial import trial_batch
 from rankscope.sources.weights import refuse_not_finite
@@ -209,8 +210,21 @@ def _entered_by_its_state(model: nn.Module, stack: Stack, own: Batch) -> Stack:
         return stack
     found = stack_by_program(model, own)
     if found is None or found.calls != stack.calls:
-        return stack
-    return replace(found, tokens_first=stack.tokens_first)
+        found = stack_of_states(model, own, _states(model, stack, own))
+    return stack if found is None else replace(found, tokens_first=stack.tokens_first)
+
+
+def _states(model: nn.Module, stack: Stack, own: Batch) -> list[Tensor]:
+    """What enters the blocks and what leaves them, as the model has it."""
+    found: list[Tensor] = []
+
+    def receive(_: str, __: int, site: str, state: Tensor) -> None:
+        if site == "block":
+            found.append(state.clone())
+
+    with plain_code(model), tapped(model, Layout(family="", stacks=(stack,)), receive, texts=None):
+        run_batch(model, own)
+    return found
 
 
 def _random(model: nn.Module, chosen: _Chosen) -> Batch:
