@@ -48,7 +48,7 @@ QUESTIONS = (
         question="Why does pure attention collapse?",
         answer="Every output token is a weighted mean of the same values, and means of nearly equal tokens are more "
         "equal still. Nearly equal tokens also have nearly equal attention weights, so that each layer cubes the "
-        "differences: the fall is doubly exponential.",
+        "differences, up to a constant: the fall is doubly exponential.",
         command="rankscope rate --mask full --layers 20",
         shows="words",
         when="test",
