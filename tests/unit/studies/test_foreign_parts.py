@@ -39,7 +39,7 @@ def test_a_decomposition_says_what_no_path_crosses_and_on_which_line() -> None:
     assert {one.where for one in found.uncrossed} == {WHERE}
     said = [words for words in found.words if "leads through" in words]
     assert said == [
-        f"No path leads through a running mean at {WHERE} (layers 1, 3); paths begin at what it puts out."
+        f"No path leads through a running mean at {WHERE} (blocks 1, 3); paths begin at what it puts out."
     ]
     assert f"opaque ssm ({WHERE})" in {one.source for one in found.sources}
     assert found.identity.holds
