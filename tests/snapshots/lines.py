@@ -56,6 +56,8 @@ LINES = (
     ),
     Asked("stuck", ("stuck", "8.3178", "--classes", "4096")),
     Asked("stuck-near", ("stuck", "5.5597")),
+    Asked("watch", ("watch", "small_run.jsonl")),
+    Asked("watch-others", ("watch", "small_run.csv", "--steps", "100")),
     Asked("wrong-loss", ("stuck", "nan"), has_rows=False),
     Asked("claims", ("claims", "composite-is-a-norm", "composite-submultiplicative")),
     Asked("list-masks", ("list", "masks"), has_rows=False),

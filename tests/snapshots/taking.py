@@ -74,7 +74,8 @@ def run(args: tuple[str, ...]) -> Taken:
 
 def prepare(folder: Path) -> None:
     """The files that command lines read."""
-    shutil.copy(HOME / "small_model.py", folder)
+    for name in ("small_model.py", "small_run.jsonl", "small_run.csv"):
+        shutil.copy(HOME / name, folder)
 
 
 def text_of(asked: Asked) -> str:

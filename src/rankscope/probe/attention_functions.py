@@ -41,12 +41,20 @@ def texts_of(sizes: tuple[int, ...], call: BlockCall) -> int | None:
 def map_of(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Tensor:
     """Probabilities of a call whose result is ``output``, keys last, without dropout."""
     if function is WHOLE:
-        return whole_attention_map(*args, **kwargs)
+        return whole_logits(*args, **kwargs).softmax(dim=-1)
     probabilities: Tensor = output
     return probabilities.movedim(_softmax_axis(args, kwargs), -1)
 
 
-def whole_attention_map(
+def logits_of(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The logits of a call, keys last, in at least float32; masked ones are -inf."""
+    if function is WHOLE:
+        return whole_logits(*args, **kwargs)
+    given: Tensor = args[0] if args else kwargs["input"]
+    return _at_least_float32(given.movedim(_softmax_axis(args, kwargs), -1))
+
+
+def whole_logits(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -57,17 +65,17 @@ def whole_attention_map(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """The map that ``scaled_dot_product_attention`` applies to the values, without dropout.
+    """The logits whose softmax ``scaled_dot_product_attention`` applies to the values, without dropout.
 
-    ``softmax(scale Q K^T + mask)`` in at least float32; the arguments are those of torch's function.
+    ``scale Q K^T + mask`` in at least float32; the arguments are those of torch's function.
 
     >>> import torch
     >>> x = torch.eye(2).reshape(1, 1, 2, 2)
-    >>> whole_attention_map(x, x, x, is_causal=True, scale=0.0)
+    >>> whole_logits(x, x, x, is_causal=True, scale=0.0).softmax(dim=-1)
     tensor([[[[1.0000, 0.0000],
               [0.5000, 0.5000]]]])
     """
-    query, key = (x.float() if torch.finfo(x.dtype).bits < 32 else x for x in (query, key))
+    query, key = _at_least_float32(query), _at_least_float32(key)
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
     with torch.autocast(query.device.type, enabled=False):
@@ -75,10 +83,12 @@ def whole_attention_map(
     if is_causal:
         attn_mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        logits = logits.masked_fill(~attn_mask, -math.inf)
-    elif attn_mask is not None:
-        logits = logits + attn_mask
-    return logits.softmax(dim=-1)
+        return logits.masked_fill(~attn_mask, -math.inf)
+    return logits if attn_mask is None else logits + attn_mask
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.float() if torch.finfo(x.dtype).bits < 32 else x
 
 
 def _softmax_axis(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

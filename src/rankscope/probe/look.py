@@ -34,7 +34,7 @@ from rankscope.findings.watch.alarms import (
 )
 from rankscope.findings.watch.history import Reading
 from rankscope.probe.attention_calls import BlockCall, Function, watched
-from rankscope.probe.attention_functions import SOFTMAXES, WHOLE, map_sizes, texts_of
+from rankscope.probe.attention_functions import WHOLE, logits_of, map_sizes, texts_of
 from rankscope.probe.pooled import counted_tokens, pooled
 from rankscope.sources.batch import Batch
 from rankscope.sources.family import Layout
@@ -266,7 +266,7 @@ class _Heads:
         if texts is None:
             return output
         self.waiting.discard(call)
-        logits = _logits(function, args, kwargs)
+        logits = logits_of(function, args, kwargs)
         self._read(call, logits.detach().reshape(texts, -1, *logits.shape[-2:]))
         if function is WHOLE:
             self._output(call, output, texts)
@@ -304,38 +304,6 @@ class _Heads:
         for stack, sizes in self.sizes.items():
             self.seen.put("dead_heads", stack, _dead_share(torch.tensor(sizes, dtype=torch.float64)))
         self.sizes.clear()
-
-
-def _logits(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """The logits of a call, keys last, in at least float32; masked ones are -inf."""
-    if function in SOFTMAXES:
-        given: Tensor = args[0] if args else kwargs["input"]
-        axis = args[1] if len(args) > 1 else kwargs.get("dim")
-        return given.movedim(-1 if axis is None else int(axis), -1).float()
-    return _whole_logits(*args, **kwargs)
-
-
-def _whole_logits(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    query, key = query.float(), key.float()
-    if enable_gqa:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
-    with torch.autocast(query.device.type, enabled=False):
-        logits = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        return logits.masked_fill(~attn_mask, -math.inf)
-    return logits if attn_mask is None else logits + attn_mask
 
 
 def _embedding(output: object, texts: int, seen: Seen) -> None:

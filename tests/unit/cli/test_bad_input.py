@@ -176,3 +176,12 @@ def test_what_a_file_is_and_what_was_expected() -> None:
     assert "its schema is 'rankscope/9', expected 'rankscope/2'" in said("compare", "future.json", "b.json")
     assert "a name that is compared is empty" in said("compare", "", "b.json")
     assert "there is no folder or file 'absent.json'" in said("scan", "absent.json")
+
+
+def test_names_in_notes_cannot_reach_the_terminal() -> None:
+    """A file may be called by anything; the line that says it was written is for a person."""
+    result = CliRunner().invoke(app, ["stuck", "8.3178", "--output", "\x1b[2J\x07.txt"])
+    Path("\x1b[2J\x07.txt").unlink()
+    assert result.exit_code == 0
+    assert "wrote " in result.stderr
+    assert not set(result.stderr) & {"\x1b", "\x07"}

@@ -1,9 +1,11 @@
 """What is said and shown of a sweep."""
 
+import polars as pl
 import pytest
 
 from kit.findings import sweep, sweep_failed
 from rankscope.findings.sweep.finding import FailureReason
+from rankscope.studies.sweep import _reasons
 
 
 def failing(*many: int, finished: int = 8) -> dict[str, object]:
@@ -40,3 +42,13 @@ def test_a_picture_of_nothing_says_so() -> None:
     none = sweep().model_copy(update={"outcome": None, "groups": (), "shares": ()})
     assert "No configuration gave a number." in str(none.chart().svg())
     none.document()
+
+
+def test_the_most_frequent_reason_comes_first() -> None:
+    frame = pl.DataFrame(
+        {"configuration": [0, 1, 2, 3, 4], "failure": [None, "rare", "often", None, "often"]}
+    )
+    assert [(one.reason, one.configurations, one.first) for one in _reasons(frame)] == [
+        ("often", 2, 2),
+        ("rare", 1, 1),
+    ]

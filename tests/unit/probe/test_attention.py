@@ -16,7 +16,7 @@ from kit.models import Case as ModelCase
 from rankscope.errors import NotTapped, ShapeError
 from rankscope.probe import Tally, run
 from rankscope.probe.attention import MAP_DEFINITIONS, attention_maps, map_panel
-from rankscope.probe.attention_functions import whole_attention_map
+from rankscope.probe.attention_functions import whole_logits
 from rankscope.sources import Batch, Layout, Stack, layout_of
 from rankscope.sources.extras import import_timm
 from reference import attention_loops as loops
@@ -405,7 +405,7 @@ def attention_calls(draw: st.DrawFn) -> dict[str, object]:
 
 @given(attention_calls())
 def test_the_map_applied_to_the_values_is_attention_in_one_piece(call: dict[str, object]) -> None:
-    maps = whole_attention_map(**call)
+    maps = whole_logits(**call).softmax(dim=-1)
     value = call["value"].repeat_interleave(maps.shape[1] // call["value"].shape[1], dim=1)
     assert_close(maps @ value, F.scaled_dot_product_attention(**call))
     assert_close(maps.sum(dim=-1), torch.ones_like(maps[..., 0]))
@@ -413,10 +413,10 @@ def test_the_map_applied_to_the_values_is_attention_in_one_piece(call: dict[str,
 
 def test_low_precision_maps_are_computed_in_float32() -> None:
     query = torch.randn(1, 2, 64, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
-    maps = whole_attention_map(query, query, query)
+    maps = whole_logits(query, query, query)
     assert maps.dtype == torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(whole_attention_map(query, query, query), maps)
+        assert torch.equal(whole_logits(query, query, query), maps)
 
 
 def random_maps(texts: int, heads: int, count: int) -> Tensor:
