@@ -339,11 +339,10 @@ def _placed_marks(panel: Panel, frame: _Frame) -> list[_Mark]:
 
 def _drawn_marks(marks: Sequence[_Mark], frame: _Frame) -> Iterator[Markup]:
     for mark in marks:
-        top = frame.top - ROW * mark.row
-        yield tag(
-            "path", stroke=GRAY, stroke_dasharray="2 3", d=f"M{mark.x:.1f} {top:.0f}V{frame.bottom:.0f}"
-        )
-        yield _text(mark.x + (-3 if mark.way == "start" else 3), top - 5, mark.words, anchor=mark.way)
+        line = f"M{mark.x:.1f} {frame.top:.0f}V{frame.bottom:.0f}"  # below all labels, so that it strikes out none
+        yield tag("path", stroke=GRAY, stroke_dasharray="2 3", d=line)
+        x, y = mark.x + (-3 if mark.way == "start" else 3), frame.top - 5 - ROW * mark.row
+        yield _text(x, y, mark.words, anchor=mark.way)
 
 
 def _ticks_along(along: Scale, first: float, last: float) -> list[tuple[float, str]]:
