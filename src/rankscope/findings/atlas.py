@@ -120,7 +120,8 @@ class LayerFacts(Value):
     is none, or where rounding hides it."""
 
     collapses: bool | None = None
-    """Whether 400 copies of the layer make tokens equal; null where that could not be told."""
+    """Whether 400 copies of the layer make tokens equal, or their directions where the layer keeps these alone; null
+    where that could not be told."""
 
     from_token: int = 0
     """First token that orders and rates count: half of them where a state starts at zero, else 0."""
@@ -447,7 +448,9 @@ class AtlasFinding(Finding):
             if known:
                 fallen = sum(bool(one.collapses) for one in known)
                 said.append(f"{around} {fallen} of {len(known)}")
-        return (f"Tokens become equal over depth: {', '.join(said)}.",) if said else ()
+        alone = any(one.collapses and one.consensus == "directions" for one in self.mixers)
+        who = "Tokens, or the directions that a layer keeps alone," if alone else "Tokens"
+        return (f"{who} become equal over depth: {', '.join(said)}.",) if said else ()
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -56,11 +56,14 @@ class LayersFinding(Finding):
 
     def _conclusion(self) -> str:
         falling = [one.block for one in self.blocks if one.collapses]
+        kinds = {one.consensus for one in self.blocks if one.collapses}
+        what = "tokens" if kinds != {"directions"} else "directions of tokens"
+        what = "tokens or their directions" if {"directions", "kept"} <= kinds else what
         keeping = [one.block for one in self.blocks if one.consensus == "kept"]
         whole = count(len(self.blocks), "block")
         return (
             f"Of {whole} of {self.subject}, {_those(keeping, self.blocks)} equal tokens equal, and copies of "
-            f"{_copies(falling, self.blocks)} make tokens equal over depth."
+            f"{_copies(falling, self.blocks)} make {what} equal over depth."
         )
 
     def _laws(self) -> list[str]:
@@ -79,8 +82,9 @@ class LayersFinding(Finding):
             return f"{kept} of {count(len(self.blocks), 'block')} keep equal tokens equal"
         if first.consensus == "none":
             return "Equal tokens do not stay equal"
+        who = "Directions of tokens" if first.consensus == "directions" else "Tokens"
         return (
-            "Tokens become equal over depth" if first.collapses else "Tokens do not become equal over depth"
+            f"{who} become equal over depth" if first.collapses else f"{who} do not become equal over depth"
         )
 
     @property
@@ -104,8 +108,12 @@ class LayersFinding(Finding):
             "A state starts at zero: orders and rates are those of the second half of the tokens.": any(
                 one.from_token for one in self.blocks
             ),
+            "No row was found that the layer maps to a multiple of itself; the rate is the same at all rows that were "
+            "tried.": any(
+                one.rate_at == "given" and one.rate_low is None and is_settled(one) for one in self.blocks
+            ),
             "No row was found that the layer maps to a multiple of itself: the rate is that at a random row.": any(
-                one.rate_at == "given" and one.rate_low is None for one in self.blocks
+                one.rate_at == "given" and one.rate_low is None and not is_settled(one) for one in self.blocks
             ),
             "No row was found that the layer maps to a multiple of itself, and the rate depends on the row: it is that "
             "of one random row, and its ends are those of three.": any(
@@ -196,7 +204,7 @@ SHOWN = {
     "rate_uncertainty": "how far the factor may be off",
     "rate_normed": "the same with tokens brought to one length",
     "fall": "factor over 400 layers, with an orthogonal map after each",
-    "collapses": "tokens become equal over depth",
+    "collapses": "tokens, or the directions they keep, become equal over depth",
     "scales": "scales of the residual",
     "slem": "second eigenvalue modulus of the map",
     "rank_cap": "rank of the map",
@@ -272,7 +280,8 @@ def said_of(who: str, facts: LayerFacts) -> list[str]:
     elif facts.rate_missing is not None:
         said.append(f"There is no rate: {WHY_NO_RATE[facts.rate_missing]}.")
     if facts.collapses is not None:
-        said.append(f"Over depth tokens {'become' if facts.collapses else 'do not become'} equal.")
+        what = "the directions of tokens" if facts.consensus == "directions" else "tokens"
+        said.append(f"Over depth {what} {'become' if facts.collapses else 'do not become'} equal.")
     return said
 
 

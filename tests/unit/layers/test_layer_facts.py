@@ -248,6 +248,7 @@ def test_a_symmetric_star_keeps_directions_alone_and_has_two_rates() -> None:
     assert found.fall == pytest.approx(0.5, abs=1e-3)
     assert found.consensus_gap > 0.1
     assert found.consensus_gap_unit == 0.0
+    assert said_of("it", found)[-1] == "Over depth the directions of tokens become equal."
 
 
 @pytest.mark.parametrize("size", [1e-8, 1e8])
