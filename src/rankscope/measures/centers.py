@@ -11,6 +11,7 @@ from rankscope.core.types import CenterRow, PerMatrix, TokenMatrix
 from rankscope.errors import ConfigError
 from rankscope.measures.brackets import TOLERANCE, best_rows, composite_best, linf_best
 from rankscope.measures.norms import norm_named, unit_scale
+from rankscope.measures.sharing import shared
 
 
 class Spread(NamedTuple):
@@ -31,6 +32,7 @@ class Spread(NamedTuple):
         return self.inner * self.outer
 
 
+@shared
 def spread(x: TokenMatrix) -> Spread:
     """``x`` taken apart into anchor and offsets."""
     y, outer = unit_scale(x.contiguous())
@@ -44,6 +46,7 @@ def mean_row(x: TokenMatrix) -> CenterRow:
     return x.mean(dim=-2)
 
 
+@shared
 def median_row(x: TokenMatrix) -> CenterRow:
     """Column medians (midpoint of the median interval): best for l1."""
     ordered = x.sort(dim=-2).values

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
+from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -26,14 +27,19 @@ def sharing() -> Iterator[None]:
 
 
 def shared(function: Callable[P, R]) -> Callable[P, R]:
-    """A pure function of a tensor (and options) whose results are shared inside ``sharing``."""
+    """A pure function of a tensor (and options) whose results are shared inside ``sharing``.
+
+    An option that is left out is the same as its default, and one by name the same as by place.
+    """
+    parameters = list(signature(function).parameters.values())
 
     @wraps(function)
     def once(*args: P.args, **kwargs: P.kwargs) -> R:
         memory = _memory.get()
         if memory is None:
             return function(*args, **kwargs)
-        key = (function, id(args[0]), args[1:], tuple(kwargs.items()))
+        named = (kwargs.get(one.name, one.default) for one in parameters[len(args) :])
+        key = (function, id(args[0]), *args[1:], *named)
         if key not in memory:
             memory[key] = (
                 args[0],
