@@ -41,6 +41,13 @@ def spread(x: TokenMatrix) -> Spread:
     return Spread(anchor, offsets, inner, outer)
 
 
+@shared
+def offsets_from(x: TokenMatrix, rule: Callable[[Tensor], CenterRow]) -> TokenMatrix:
+    """What is left of the offsets at the row that ``rule`` picks."""
+    offsets = spread(x).offsets
+    return offsets - rule(offsets)[..., None, :]
+
+
 def mean_row(x: TokenMatrix) -> CenterRow:
     """Column means: best for the Frobenius, the spectral and every unitarily invariant norm."""
     return x.mean(dim=-2)

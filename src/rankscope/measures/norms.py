@@ -56,11 +56,16 @@ def frobenius_norm(x: TokenMatrix) -> PerMatrix:
 
 
 @shared
+def singular_values(x: TokenMatrix) -> tuple[Tensor, PerMatrix]:
+    """Singular values in falling order, divided by a power of two so that they are of order one, and that power."""
+    y, scale = unit_scale(x)
+    return torch.linalg.svdvals(y), scale
+
+
 def spectral_norm(x: TokenMatrix) -> PerMatrix:
     """Largest singular value."""
-    y, scale = unit_scale(x)
-    largest: Tensor = torch.linalg.svdvals(y)[..., 0]
-    return largest * scale
+    values, scale = singular_values(x)
+    return values[..., 0] * scale
 
 
 def max_norm(x: TokenMatrix) -> PerMatrix:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from rankscope.core.types import PerMatrix, TokenMatrix
 from rankscope.measures.brackets import TOLERANCE, Bracket
-from rankscope.measures.centers import BEST_ROWS, ROWS, spread
+from rankscope.measures.centers import BEST_ROWS, ROWS, offsets_from, spread
 from rankscope.measures.norms import NORMS, l1_norm, linf_norm
 from rankscope.measures.residuals import is_own_center, residual_norm_of, solved
 
@@ -141,13 +141,11 @@ def _at_any_center(x: TokenMatrix, relative: float | Tensor, norm: str) -> PerMa
         least_g = (linf_norm(_at(x, "mean")) / 2 - moved).clamp(min=0)
         low = least_f.sqrt() * least_g.sqrt()
     else:
-        low = (NORMS[norm](_at(x, norm, best=True)) - moved).clamp(min=0)
+        low = (NORMS[norm](offsets_from(x, BEST_ROWS[norm])) * spread(x).scale - moved).clamp(min=0)
     value = NORMS[norm](found.residual)
     return torch.maximum(high - value, value - low)
 
 
-def _at(x: TokenMatrix, name: str, *, best: bool = False) -> TokenMatrix:
-    """What is left of the tokens at the center of that name, or at the best one for the norm of that name."""
-    parts = spread(x)
-    row = (BEST_ROWS if best else ROWS)[name](parts.offsets)
-    return (parts.offsets - row[..., None, :]) * parts.scale[..., None, None]
+def _at(x: TokenMatrix, name: str) -> TokenMatrix:
+    """What is left of the tokens at the center of that name."""
+    return offsets_from(x, ROWS[name]) * spread(x).scale[..., None, None]

@@ -8,7 +8,7 @@ from torch import Tensor
 from rankscope.core.numerics import checked
 from rankscope.core.types import PerMatrix, TokenMatrix
 from rankscope.measures.brackets import SOLVERS, TOLERANCE, Bracket, best_rows
-from rankscope.measures.centers import BEST_ROWS, ROWS, center_rule, spread
+from rankscope.measures.centers import BEST_ROWS, ROWS, center_rule, offsets_from, spread
 from rankscope.measures.norms import norm_named
 from rankscope.measures.sharing import shared
 
@@ -100,9 +100,7 @@ def is_own_center(norm: str, center: str) -> bool:
 
 def _at_row(x: TokenMatrix, norm: str, rule: Callable[[Tensor], Tensor]) -> PerMatrix:
     """Norm of ``x`` minus the row that ``rule`` picks."""
-    parts = spread(x)
-    offset = rule(parts.offsets)
-    return norm_named(norm)(parts.offsets - offset[..., None, :]) * parts.scale
+    return norm_named(norm)(offsets_from(x, rule)) * spread(x).scale
 
 
 class Solved(NamedTuple):

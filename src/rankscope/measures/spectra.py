@@ -16,9 +16,9 @@ from torch import Tensor
 from rankscope.core.numerics import checked
 from rankscope.core.registry import unknown_name
 from rankscope.core.types import PerMatrix, TokenMatrix
-from rankscope.measures.centers import mean_row, spread
+from rankscope.measures.centers import mean_row, offsets_from, spread
 from rankscope.measures.entropies import entropy, entropy_change
-from rankscope.measures.norms import frobenius_norm, unit_scale
+from rankscope.measures.norms import frobenius_norm, singular_values
 from rankscope.measures.sharing import shared
 
 RELATIVE_THRESHOLD = 1e-3
@@ -60,12 +60,11 @@ def spectrum(x: TokenMatrix, *, centered: bool) -> Spectrum:
     Centering leaves rank at most n - 1, so at most n - 1 values are kept: the last one would be rounding.
     """
     if not centered:
-        y, scale = unit_scale(x)
-        return Spectrum(values=torch.linalg.svdvals(y), scale=scale)
-    parts = spread(x)
-    y = parts.offsets - mean_row(parts.offsets)[..., None, :]
+        values, scale = singular_values(x)
+        return Spectrum(values=values, scale=scale)
+    values, scale = singular_values(offsets_from(x, mean_row))
     count = min(x.shape[-2] - 1, x.shape[-1])
-    return Spectrum(values=torch.linalg.svdvals(y)[..., :count], scale=parts.scale)
+    return Spectrum(values=values[..., :count], scale=scale * spread(x).scale)
 
 
 def _unless_lost(delta: Tensor, size: Tensor, bound: Tensor, largest: float) -> Tensor:
