@@ -248,7 +248,9 @@ def _lines(texts: Sequence[Tensor], kind: torch.dtype) -> tuple[Tensor, Tensor]:
     squares = torch.mul(x, x, out=work)
     lengths = squares.sum(dim=-1)[:, :tokens]
     inverse = lengths.double().rsqrt()
-    weights = _paper("weights", (*x.shape[:2], 3), kind, x.device)  # of squares the first two, else the last two
+    weights = _paper(
+        "weights", (*x.shape[:2], 3), kind, x.device
+    )  # of squares the first two, else the last two
     weights.zero_()
     weights[:, :tokens, 0], weights[:, :tokens, 1], weights[:, :tokens, 2] = inverse.square(), 1.0, inverse
     by = weights.view(-1, BLOCK, 3).mT

@@ -607,7 +607,9 @@ def test_what_is_measured_of_states_is_not_watched(monkeypatch: pytest.MonkeyPat
         return before(*args, **kwargs)
 
     monkeypatch.setattr(run, "read_panel", read)
-    batch = Batch(inputs={"src": torch.randn(2, 6, DIM, dtype=torch.float64)}, is_token=None, labels=("a", "b"))
+    batch = Batch(
+        inputs={"src": torch.randn(2, 6, DIM, dtype=torch.float64)}, is_token=None, labels=("a", "b")
+    )
     run.probe_into(Tally(), encoder(), [batch], layout=TWO, panel=run.Panel(attention=True))
     assert seen
     assert all(seen)
