@@ -21,7 +21,7 @@ from rankscope.findings.scan import ScanFinding
 from rankscope.sources import Loaded, Seen
 from rankscope.sources.text_files import read_texts
 from rankscope.studies.inputs import CallInputs
-from rankscope.studies.scan import scan
+from rankscope.studies.scan import beyond_panel, measures_named, scan
 from rankscope.work import Entry, Ledger, task_key
 
 Advance = Callable[[int, int], None]
@@ -234,27 +234,37 @@ def _kept_scans(
     shared = {
         name: value for name, value in config.model_dump(mode="json").items() if _is_shared(config, name)
     }
-    asked = shared | {"measures": sorted({*config.measures, *(one.measure for one in config.conditions)})}
+    measured = measures_named(_measures(config))
     read = [one for one in (*config.read_files, *names.values()) if one and Path(one).is_file()]
-    asked |= names | {"contents": [hashlib.sha256(Path(one).read_bytes()).hexdigest() for one in read]}
+    asked = (
+        shared | names | {"contents": [hashlib.sha256(Path(one).read_bytes()).hexdigest() for one in read]}
+    )
     found = list[ScanFinding]()
     with Ledger.open(folder, kind="compare", asked=asked) as ledger:
         ledger.forget(ledger.damaged())
         for at, one in enumerate(models):
-            key = _checkpoint_key(Path(one.what).expanduser())
+            key = _checkpoint_key(Path(one.what).expanduser(), beyond_panel(_measures(config)))
             if key not in ledger:
                 made = _scanned(one, config, given, tokenizer, _part_of(advance, at, len(models)))
                 ledger.record([Entry(key, part=made.to_json().encode())])
-            found.append(_loaded(ledger.read(key)))
+            # it may have been made when the same numbers were asked for by other names, or by none
+            found.append(_loaded(ledger.read(key)).model_copy(update={"measured": measured}))
     return found
 
 
-def _checkpoint_key(folder: Path) -> str:
-    """A checkpoint by its name and its files, so that one that was written again is scanned again."""
+def _measures(config: CompareConfig) -> tuple[str, ...]:
+    """What is measured besides, by name: also what conditions are about."""
+    return tuple(dict.fromkeys((*config.measures, *(one.measure for one in config.conditions))))
+
+
+def _checkpoint_key(folder: Path, more: Sequence[str]) -> str:
+    """A checkpoint by its name, its files and what is measured besides: one that was written again is scanned again."""
     files = sorted(
         (one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in folder.iterdir() if one.is_file()
     )
-    return task_key({"folder": str(folder.resolve()), "files": json.loads(json.dumps(files))})
+    return task_key(
+        {"folder": str(folder.resolve()), "files": json.loads(json.dumps(files)), "more": list(more)}
+    )
 
 
 def _loaded(part: bytes) -> ScanFinding:
@@ -282,7 +292,7 @@ def _scanned(
             one.what,
             **inputs,
             tokenizer=tokenizer,
-            measures=tuple(dict.fromkeys((*config.measures, *(one.measure for one in config.conditions)))),
+            measures=_measures(config),
             advance=advance,
             **shared,
         )

@@ -36,6 +36,7 @@ from rankscope.studies.inputs import CallInputs, Passage, marks_of
 from rankscope.studies.scan import (
     Advance,
     asked_measures,
+    beyond_panel,
     is_states,
     largest_weight,
     layout_and_inputs,
@@ -166,6 +167,8 @@ def _checked(
         return [texts]
     if isinstance(texts, str | os.PathLike):
         name = os.fspath(texts)
+        if Path(name).expanduser().is_dir():
+            raise ConfigError(*why, f" reads one file of texts, and {name!r} is a folder; name a file in it")
         if name == "-" or (Path(name).expanduser().exists() and not Path(name).expanduser().is_file()):
             raise ConfigError(*why, f" reads texts twice, and {name!r} can be read once; name a file")
         return name
@@ -198,6 +201,7 @@ class _Work:
         """How many texts of each shard keep rows: the first ones of all, if none of them is left out."""
         self.folder, self.needs = str(Path.cwd()), tuple(files_named(config, ("model",)))
         own: Any = config.model_dump(mode="json", exclude=set(FREE))
+        own["measures"] = beyond_panel(config.measures)  # naming what is measured anyway is no other question
         self.asked: JsonValue = {
             "config": own,
             "model": [mark for path in self.needs for mark in marks_of(Path(path))],

@@ -293,7 +293,12 @@ def is_states(model: str | os.PathLike[str]) -> bool:
 
 def asked_measures(config: ScanConfig) -> tuple[MeasureValue, ...]:
     """The measures that were asked for by name, each with what the name means and the values that it can take."""
-    return tuple(_measure_value(name, find_measure(name)) for name in config.measures)
+    return measures_named(config.measures)
+
+
+def measures_named(names: Sequence[str]) -> tuple[MeasureValue, ...]:
+    """Each of these measures with what its name means and the values that it can take."""
+    return tuple(_measure_value(name, find_measure(name)) for name in names)
 
 
 def _measure_value(name: str, measure: Measure) -> MeasureValue:
@@ -306,6 +311,12 @@ def _measure_value(name: str, measure: Measure) -> MeasureValue:
     least = 1.0 if Law.AT_LEAST_ONE in measure.laws else 0.0 if Law.NOT_NEGATIVE in measure.laws else None
     most = 1.0 if Law.AT_MOST_ONE in measure.laws else None
     return MeasureValue(asked=name, definition=measure.definition, least=least, most=most)
+
+
+def beyond_panel(measures: Sequence[str]) -> list[str]:
+    """The definitions behind these names that a scan does not hold anyway."""
+    more = tuple(find_measure(name).definition for name in measures)
+    return sorted(Panel(more=more).per_block)
 
 
 def panel_of(config: ScanConfig, measured: tuple[MeasureValue, ...]) -> Panel:

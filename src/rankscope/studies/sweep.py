@@ -20,8 +20,8 @@ from rankscope.core.words import count, whole
 from rankscope.errors import ConfigError, FileError, Option, RankscopeError
 from rankscope.findings.asked import CommandConfig, ModelInputs, ModelOrNetwork, RandomNetwork
 from rankscope.findings.sweep.finding import (
-    FailureReason,
     NUMBERS,
+    FailureReason,
     GroupValue,
     SweepConfig,
     SweepFinding,

@@ -18,6 +18,7 @@ from typing import Self
 
 from pydantic import JsonValue
 
+from rankscope.core.words import clipped
 from rankscope.errors import FileError
 from rankscope.results.files import lock_folder, make_folder, write_atomically
 from rankscope.results.table import rankscope_version
@@ -246,7 +247,28 @@ def _check(folder: Path, found: Mapping[str, str], wanted: Mapping[str, str]) ->
             f"their numbers may differ; {instead}"
         )
     if found.get("asked") != wanted.get("asked", found.get("asked")):
-        raise FileError(f"{name!r} holds the ledger of another {wanted['kind']}; {instead}")
+        there, here = json.loads(found["asked"]), json.loads(wanted["asked"])
+        raise FileError(
+            f"{name!r} holds the ledger of another {wanted['kind']}: {_difference(there, here)}; {instead}"
+        )
+
+
+def _difference(there: JsonValue, here: JsonValue, what: str = "the question") -> str:
+    """The first thing in which two questions differ, in words.
+
+    >>> _difference({"config": {"dim": 8, "seed": 1}}, {"config": {"dim": 16, "seed": 1}})
+    'config.dim is 8 there and 16 here'
+    """
+    if isinstance(there, dict) and isinstance(here, dict):
+        inside = "" if what == "the question" else f"{what}."
+        for name in [*here, *(one for one in there if one not in here)]:
+            if name not in there or name not in here:
+                return f"{inside}{name} is named {'here' if name in here else 'there'} alone"
+            if there[name] != here[name]:
+                return _difference(there[name], here[name], f"{inside}{name}")
+        return f"{what} has another order of fields"  # of a spec it is the order of its rows
+    said = [clipped(json.dumps(one, ensure_ascii=False), 60) for one in (there, here)]
+    return f"{what} differs" if said[0] == said[1] else f"{what} is {said[0]} there and {said[1]} here"
 
 
 @contextmanager

@@ -189,7 +189,13 @@ def test_scans_of_a_run_are_kept_in_a_folder_and_not_made_again(
     monkeypatch.setattr(compared_models, "scan", lambda *_, **__: pytest.fail("scanned again"))
     again = rs.compare(run_folder, texts=str(texts_file), folder=audit)
     assert again.table.frame.drop("run").equals(plain)
+    crossed = run(run_folder, "--texts", texts_file, "--output", audit, "--fail-if", "residual_ratio>0")
+    assert crossed.exit_code == 1  # a limit on what was measured anyway reads the scans that are there
     monkeypatch.undo()
+    assert (
+        run(run_folder, "--texts", texts_file, "--output", audit, "--fail-if", "diameter[l1]<0").exit_code
+        == 0
+    )
     assert snapshot(run_folder) == before
     assert "in the run itself" in failed(run_folder, "--texts", texts_file, "--output", run_folder / "audit")
     assert "another compare" in failed(

@@ -62,6 +62,8 @@ def test_the_folder_holds_the_result_and_answers_again_at_once(model, texts, who
     assert rs.scan(model, texts, shard_size=24, workers=1, folder=folder) == found
     assert (folder / RESULT).read_bytes() == before
     assert "time" not in found.provenance
+    known = rs.scan(model, texts, shard_size=24, folder=folder, measures=("residual_ratio",))
+    assert known.summary == found.summary  # it is measured anyway
     judged = rs.scan(model, texts, shard_size=24, folder=folder, thresholds={"collapsed": 0.9})
     assert judged.verdict != found.verdict
 
@@ -128,7 +130,9 @@ def test_folders_of_another_scan_and_models_that_changed_are_refused(
     model, texts, whole, tmp_path, monkeypatch
 ):
     for other in ({"shard_size": 25}, {"shard_size": 24, "spectra": False}):
-        with pytest.raises(FileError, match="holds the ledger of another scan; name another folder"):
+        with pytest.raises(
+            FileError, match=r"of another scan: config\.\w+ is .* there and .* here; name another"
+        ):
             rs.scan(model, texts, folder=whole[0], **other)
     with monkeypatch.context() as patch:
         patch.setattr(ledger_file, "rankscope_version", lambda: "9.9.9")
