@@ -49,6 +49,11 @@ def files_in(
     return [path]
 
 
+def _first_byte(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        return opened.read(1)
+
+
 def load_array(file: Path) -> NDArray[Any]:
     """The array in a ``.npy`` file, mapped rather than read; a pickle inside is refused."""
     try:
@@ -56,7 +61,11 @@ def load_array(file: Path) -> NDArray[Any]:
     except (OSError, ValueError, EOFError) as error:
         reason = first_line(error)
         if "allow_pickle" in reason or "Python objects" in reason:
-            reason = "it holds Python objects (a pickle), which can run any code when opened"
+            reason = (
+                "it holds Python objects (a pickle), which can run any code when opened"
+                if _first_byte(file) in (b"\x93", b"\x80")  # of an array, of a pickle
+                else "it is no .npy file"
+            )
         raise FileError(
             f"cannot read {str(file)!r}: {reason}; expected an array of numbers written by numpy.save"
         ) from error

@@ -141,7 +141,11 @@ def _checked_shape(name: str, shape: tuple[int, ...], kind: str) -> None:
         )
     if len(shape) != 2:
         raise ShapeError(f"{name!r} has shape {shape}, expected two axes: inputs x dimensions")
-    if shape[0] < 2 or shape[1] < 1:
+    if shape[1] < 1:
+        raise ShapeError(
+            f"{name!r} has shape {shape}: its rows hold no numbers; expected inputs x dimensions"
+        )
+    if shape[0] < 2:
         raise ShapeError(
             f"{name!r} has {count(shape[0], 'row')} of width {shape[1]}; at least two inputs are needed to differ or "
             "not"

@@ -432,6 +432,11 @@ def test_event_files_and_csv_say_which_alarm_would_have_rung(tmp_path: Path) -> 
     assert len(event_curves(b"", "x")) == 0
 
 
+def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(rs.errors.FileError, match="No such file or directory; name the log of a run"):
+        watch(str(tmp_path / "run.jsonl"))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [

@@ -217,10 +217,15 @@ def test_a_model_of_sentences_is_healthy_on_its_sample(name):
         (np.array([[1.0, np.nan], [2.0, 3.0]]), "NaN"),
         (np.ones((1, 4)), "at least two inputs"),
         (np.array([["a", "b"], ["c", "d"]]), "expected numbers"),
+        (np.ones((5, 0)), "its rows hold no numbers"),
+        ("only words", "it is no .npy file"),
     ],
 )
 def test_the_command_exits_2_with_one_line(content, said, tmp_path):
-    np.save(tmp_path / "x.npy", content)
+    if isinstance(content, str):
+        (tmp_path / "x.npy").write_text(content)
+    else:
+        np.save(tmp_path / "x.npy", content)
     result = CliRunner().invoke(
         app, ["scan", str(tmp_path / "x.npy"), "--across", "inputs"], standalone_mode=False
     )
