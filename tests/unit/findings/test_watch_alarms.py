@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from rankscope.document import Tabular
 from rankscope.findings.trivial import Sizes
 from rankscope.findings.watch import ALARMS, LossCurve, Reading, RunSoFar, judge_run
 from rankscope.findings.watch.history import MOST_BUCKETS, persists, reaches
 from rankscope.findings.watch.log import RunLog
+from rankscope.studies.watch import finding_of
 
 
 def reading(step: int, dtype: str = "float32", **signals: float) -> Reading:
@@ -242,3 +244,15 @@ def test_every_alarm_is_declared_whole() -> None:
         assert one.source
         assert one.default
         assert one.try_.endswith(".")
+
+
+def test_the_table_of_alarms_leaves_room_for_what_to_try() -> None:
+    """Two columns of words side by side are wider than a page."""
+    log = RunLog(readings=list(ILL["logits"]))
+    log.judged()
+    tables = [
+        one
+        for one in finding_of(log, source="x", origin="live").document().blocks
+        if isinstance(one, Tabular)
+    ]
+    assert [[column.kind for column in one.columns].count("words") for one in tables] == [1]
