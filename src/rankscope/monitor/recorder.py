@@ -4,6 +4,7 @@ Whatever goes wrong inside it is told once as a warning, and training goes on. O
 ``stop_on`` ends a run.
 """
 
+import math
 import os
 import time
 import warnings
@@ -20,6 +21,7 @@ from rankscope.core.registry import unknown_name
 from rankscope.errors import (
     AlarmWarning,
     ConfigError,
+    FileError,
     RankscopeError,
     RankscopeWarning,
     RunStopped,
@@ -30,7 +32,7 @@ from rankscope.findings.remedies import Probe
 from rankscope.findings.watch.alarms import ALARMS, Alarm
 from rankscope.findings.watch.finding import WatchFinding
 from rankscope.findings.watch.history import FALLS, LossBucket, LossCurve, Reading
-from rankscope.findings.watch.log import LogHeader, LogLine, RunLog, line_of
+from rankscope.findings.watch.log import FORMAT, LogHeader, LogLine, RunLog, line_of
 from rankscope.monitor.as_training import Setting, listen, own_forward, set_as, setting_now
 from rankscope.monitor.collapse_monitor import Probes, fixed_calls
 from rankscope.monitor.notebook import LiveView
@@ -135,8 +137,10 @@ class Monitor:
         if not isinstance(model, nn.Module):
             raise not_a_model(model)
         refuse_parallel(model)
-        if every < 1:
-            raise ConfigError(f"every={every}: scan every 1 steps or more")
+        for option, given in (("every", every), ("steps", steps), ("warmup", warmup)):
+            least = 0 if option == "warmup" else 1
+            if given is not None and not (isinstance(given, int) and given >= least):
+                raise ConfigError(f"{option}={given!r}: expected a whole number of steps, {least} or more")
         if precision not in ("training", "weights", "both"):
             raise unknown_name("precision", str(precision), ("training", "weights", "both"))
         if pooling is not None and pooling not in get_args(Pooling):
@@ -145,9 +149,11 @@ class Monitor:
         for one in self.stop_on:
             if one not in ALARMS:
                 raise unknown_name("alarm", one, ALARMS)
-        for one in sizes or {}:
+        for one, size in (sizes or {}).items():
             if one not in SIZES:
                 raise unknown_name("size", one, SIZES)
+            if not (isinstance(size, int | float) and 0 < size < math.inf):
+                raise ConfigError(f"sizes={{{one!r}: {size!r}}}: expected a number above 0")
         self.model, self.every, self.precision, self.on_alarm, self.lr = model, every, precision, on_alarm, lr
         self.autocast, self.blocks, self.maps, self.early = autocast, blocks, maps, early
         self.pooling = pooling
@@ -169,11 +175,12 @@ class Monitor:
         self._looker: Looker | None = None
         self._plain: Batch | None = None  # a tensor as it was given, for a model without tokens
         self._given: tuple[Ready, ...] = ()
+        self._without_states = ""
         self._ready(probes, inner, tokenizer, call)
         self._pending: list[tuple[int, Tensor | float]] = []
         self._unwritten: list[LossBucket] = []
         self._unsent: list[str] = []
-        self._log = None if log is None else Path(log)
+        self._log = None if log is None else _log_file(log)
         self._last: int | None = None
         self._calls = 0
         self._began = time.monotonic()
@@ -289,13 +296,19 @@ class Monitor:
             self._learn()
             if is_again and self._pending and self._pending[-1][0] == step:
                 self._pending.pop()
-            self._pending.append((step, loss.detach() if isinstance(loss, Tensor) else float(loss)))
+            self._keep_loss(step, loss)
         is_due = step % self.every == 0 or (self.early and step in EARLY)
         if is_due and not (is_again and self._scanned(step)):
             self._scan(step)
         elif step % WEIGHTS_EVERY == 0 or len(self._pending) >= WEIGHTS_EVERY or self._is_last(step):
             self._look_at_weights(step)
         self._obey(is_due)
+
+    def _keep_loss(self, step: int, loss: Tensor | float) -> None:
+        try:
+            self._pending.append((step, loss.detach() if isinstance(loss, Tensor) else float(loss)))
+        except (TypeError, ValueError):
+            self.tell("loss", f"the loss {loss!r} of step {step} is no number; such losses are left out")
 
     def _is_last(self, step: int) -> bool:
         steps = self.record_.header.steps
@@ -345,6 +358,8 @@ class Monitor:
                 "give a batch that the model takes, or call=lambda model: ...",
             )
             return found
+        if self._without_states:
+            self.tell("states", self._without_states)
         signals = dict(found.signals)
         if size is not None and not is_fsdp2(self.model):
             signals["weights"] = {"model": size}
@@ -513,10 +528,9 @@ class Monitor:
             layout = in_one_stream(model, layout, batches[0])
             self._looker = Looker(layout, batches, maps=self.maps, pooling=self.pooling)
         except Exception as error:
-            self.tell(
-                "states",
+            self._without_states = (  # told after the first look, which may show that nothing can be run
                 f"no states of tokens are watched: {_line(error)}; the output of every input, the weights and the loss "
-                "are; name the blocks with blocks='path.to.layers'",
+                "are; name the blocks with blocks='path.to.layers'"
             )
             self._looker = Looker(None, batches if self._plain is None else (self._plain,))
         self._given = ()
@@ -607,6 +621,21 @@ class Monitor:
         if about not in self._told:
             self._told.add(about)
             warnings.warn(words, RankscopeWarning, stacklevel=4)
+
+
+def _log_file(log: str | os.PathLike[str]) -> Path:
+    """The file of a log, which is not there yet or is one already: lines are added at its end."""
+    path = Path(log)
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            first = file.readline(256)
+    except OSError:  # it is said when it cannot be written
+        return path
+    if first.strip() and FORMAT not in first:
+        raise FileError(
+            f"{os.fspath(log)!r} is no log of a monitor; name another file for it, or remove this one"
+        )
+    return path
 
 
 def _sizes_of(model: nn.Module) -> dict[str, float]:

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 
 import rankscope as rs
 from kit.tiny_training import assert_same_weights, states, tiny_encoder, tiny_gpt2, tokens, train
-from rankscope.errors import AlarmWarning, ConfigError, RankscopeWarning, RunStopped, UnknownNameError
+from rankscope.errors import (
+    AlarmWarning,
+    ConfigError,
+    FileError,
+    RankscopeWarning,
+    RunStopped,
+    UnknownNameError,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::rankscope.errors.AlarmWarning")
 
@@ -198,6 +205,34 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     assert [one.step for one in rs.watch(str(folder / "run.jsonl")).readings] == [0, 1]
 
 
+def test_a_file_of_something_else_is_not_written_into(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("print('mine')\n")
+    with pytest.raises(FileError, match="is no log of a monitor; name another file"):
+        rs.watch(Pulled(), states(), blocks="layers", log=path)
+    assert path.read_text() == "print('mine')\n"
+    for _ in range(2):  # a log is gone on with, an empty file is one
+        (tmp_path / "run.jsonl").touch()
+        rs.watch(Pulled(), states(), every=1, blocks="layers", log=tmp_path / "run.jsonl").step(0)
+    assert len(rs.watch(str(tmp_path / "run.jsonl")).readings) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"every": 1.5}, "every=1.5: expected a whole number"),
+        ({"every": 0}, "every=0"),
+        ({"steps": "many"}, "steps='many'"),
+        ({"warmup": -1}, "warmup=-1"),
+        ({"sizes": {"classes": -3}}, "'classes': -3}: expected a number above 0"),
+    ],
+)
+def test_numbers_that_cannot_be_are_told_in_one_line(options: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        rs.watch(Pulled(), states(), **options)
+    assert "\n" not in str(caught.value)
+
+
 # bad input: one warning, and the run goes on
 
 
@@ -229,6 +264,19 @@ def test_a_probe_that_does_not_work_is_told_once(probe: object, words: str) -> N
 
     assert re.search(words, one_warning(act))
     assert_same_weights(alone, model)
+
+
+def test_a_probe_that_fits_no_part_of_a_model_is_told_once() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    monitor = rs.watch(model, torch.randn(8, 5), every=1)
+    assert "the probe could not be run" in one_warning(lambda: [monitor.step(step) for step in range(3)])
+
+
+def test_a_loss_that_is_no_number_is_left_out() -> None:
+    monitor = rs.watch(Pulled(), states(), every=1, blocks="layers")
+    said = one_warning(lambda: [monitor.step(step, loss="low") for step in range(3)])
+    assert said == "the loss 'low' of step 0 is no number; such losses are left out"
+    assert len(monitor.readings) == 3
 
 
 def test_a_model_without_tokens_is_watched_across_inputs() -> None:
