@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
@@ -139,7 +140,7 @@ class Monitor:
         refuse_parallel(model)
         for option, given in (("every", every), ("steps", steps), ("warmup", warmup)):
             least = 0 if option == "warmup" else 1
-            if given is not None and not (isinstance(given, int) and given >= least):
+            if given is not None and not (_is_number(given) and given >= least and given == int(given)):
                 raise ConfigError(f"{option}={given!r}: expected a whole number of steps, {least} or more")
         if precision not in ("training", "weights", "both"):
             raise unknown_name("precision", str(precision), ("training", "weights", "both"))
@@ -152,7 +153,7 @@ class Monitor:
         for one, size in (sizes or {}).items():
             if one not in SIZES:
                 raise unknown_name("size", one, SIZES)
-            if not (isinstance(size, int | float) and 0 < size < math.inf):
+            if not (_is_number(size) and 0 < size < math.inf):
                 raise ConfigError(f"sizes={{{one!r}: {size!r}}}: expected a number above 0")
         self.model, self.every, self.precision, self.on_alarm, self.lr = model, every, precision, on_alarm, lr
         self.autocast, self.blocks, self.maps, self.early = autocast, blocks, maps, early
@@ -621,6 +622,10 @@ class Monitor:
         if about not in self._told:
             self._told.add(about)
             warnings.warn(words, RankscopeWarning, stacklevel=4)
+
+
+def _is_number(given: object) -> bool:
+    return type(given) is not bool and isinstance(given, Real) and math.isfinite(given)
 
 
 def _log_file(log: str | os.PathLike[str]) -> Path:

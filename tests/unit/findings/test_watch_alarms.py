@@ -126,6 +126,11 @@ def test_same_direction_needs_equal_tokens_as_well() -> None:
 
     assert "same direction" in rings(moving(0.01))
     assert rings(moving(0.2)) == []
+    few = [
+        one.model_copy(update={"signals": {**one.signals, "coherence_chance": {"blocks": 0.5}}})
+        for one in moving(0.01)
+    ]
+    assert "same direction" in rings(few)  # of two blocks, three times chance would be 1.5
 
 
 def test_only_one_precision_is_ill() -> None:
@@ -150,6 +155,11 @@ def test_since_is_kept_while_it_rings() -> None:
 
 
 def test_weights_that_are_no_numbers_ring_at_once() -> None:
+    log = RunLog()
+    for step, lost in enumerate((("weight b",), ("weight a", "weight b"))):
+        log.take(Reading(step=step, signals={}, not_finite=lost))
+        log.judged()
+    assert [(one.step, one.where) for one in log.rang] == [(0, "weight b")]
     assert rings([Reading(step=0, signals={}, not_finite=("weight a",))]) == ["non-finite"]
 
 

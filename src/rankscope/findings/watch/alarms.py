@@ -119,8 +119,8 @@ class Alarm(Value):
 
     @property
     def key(self) -> tuple[AlarmName, str]:
-        """What it is about: heads of one stack share an alarm, which names the worst of them."""
-        return self.name, self.where.split("/")[0]
+        """What it is about: heads of one stack share an alarm, which names the worst of them; so do all NaN."""
+        return self.name, "" if self.name == "non-finite" else self.where.split("/")[0]
 
     @property
     def kind(self) -> "AlarmKind":
@@ -419,8 +419,9 @@ def _first_words(alarm: Alarm) -> str:
     )
 
 
-SAME = 0.5
-"""Sublayers that move more coherently than this, and three times more than by chance, go the same way."""
+SAME, SURELY_SAME = 0.5, 0.8
+"""Sublayers that move more coherently than the first number, and three times more than by chance, go the same way; and
+those that do more than the second, which is beyond chance for the few sublayers whose threefold chance is above one."""
 
 
 def _same_direction(run: RunSoFar) -> Iterator[Alarm]:
@@ -428,7 +429,11 @@ def _same_direction(run: RunSoFar) -> Iterator[Alarm]:
         holds = []
         for one in run.window():
             value, chance = one.value(COHERENCE, place), one.value(CHANCE, place)
-            is_so = value is not None and chance is not None and value >= max(SAME, FALL * chance)
+            is_so = (
+                value is not None
+                and chance is not None
+                and value >= max(SAME, min(FALL * chance, SURELY_SAME))
+            )
             holds.append((one.step, is_so and (one.value(RATIO, place) or 1.0) <= ILL_RATIO))
         since, start = persists(holds), run.start(RATIO, place, rises=False)
         ratio = run.latest(RATIO, place)
@@ -829,9 +834,9 @@ ALARMS: Mapping[str, AlarmKind] = {
         ),
         AlarmKind(
             name="same direction",
-            formula="|sum D| / sum |D| >= max(0.5, 3/sqrt(sublayers)) while the ratio is <= 0.05 and 1/3 of the start",
+            formula="|sum D| / sum |D| >= 0.5 and min(0.8, 3/sqrt(sublayers)), the ratio <= 0.05 and 1/3 of the start",
             source="the first step of Adam moves every weight by the learning rate, whatever its gradient",
-            default="0.5, 3 times chance, 2 of 3 scans",
+            default="0.5, 3 times chance or 0.8, 2 of 3 scans",
             words=_same_words,
             try_="Warm up the learning rate, lower it, or scale the branches by 1/sqrt(2L).",
             judge=_same_direction,
