@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 from scipy.linalg import eigvalsh_tridiagonal
-from scipy.special import chndtr, gammaincinv, hyp0f1
+from scipy.special import chndtr, gammainc, gammaincinv, hyp0f1
 
 SEED = 20230
 """Of the draws below. They are part of the definition: the yardstick is the same in every run."""
@@ -86,7 +86,9 @@ def gaussian_duplicates(rows: int, dim: int, within: float) -> float:
     middle = 4 * float(gammaincinv(dim / 2, 0.5))
     places = 2 * gammaincinv(dim / 2, (np.arange(QUANTILES) + 0.5) / QUANTILES)
     chances = chndtr(within**2 * middle, dim, places)
-    return float(1.0 - np.exp((rows - 1) * np.log1p(-chances)).mean())
+    chance = float(gammainc(dim / 2, within**2 * middle / 4))  # of any pair: what the chances are on average
+    chances *= chance / max(float(chances.mean()), np.finfo(np.float64).tiny)
+    return float(abs(np.expm1((rows - 1) * np.log1p(-chances)).mean()))
 
 
 @lru_cache(maxsize=256)
