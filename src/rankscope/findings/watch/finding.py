@@ -157,13 +157,11 @@ class WatchFinding(Finding):
         first, *more = self.words
         tone: Tone = "bad" if self.ringing else "good" if self.readings or self.losses else "unknown"
         rows = [[one.name, one.where, f"{one.since:,}", f"{one.step:,}", one.try_] for one in self.rang]
-        heads = ["alarm", "where", "since step", "rang at", "what to try"]
         table = Tabular(
             title="Alarms",
             columns=[
-                *(Column(one, "name") for one in heads[:2]),
-                *map(Column, heads[2:4]),
-                Column(heads[4], "words"),
+                *(Column("alarm", "name"), Column("where", "name"), Column("since step"), Column("rang at")),
+                Column("what to try", "words"),
             ],
             rows=rows,
         )
