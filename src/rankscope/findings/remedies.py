@@ -689,8 +689,8 @@ class Remedies(Value):
             "input left: what the skips still bring of the input, the product over all sums.",
             *(
                 [
-                    "after 3 steps: the ratio of a changed copy after three steps of training; after ten where three do "
-                    "not tell."
+                    "after 3 steps: the ratio of a changed copy after three steps of training; ten where three do not "
+                    "tell."
                 ]
                 if self.probed
                 else []

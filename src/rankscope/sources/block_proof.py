@@ -151,7 +151,9 @@ def has_coarse_arguments(call: BlockCall) -> bool:
 
     A tree that computes such numbers by itself differs from the model by the digits that they have lost.
     """
-    state = call.tensors().get(call.stream)  # none of a module that makes its own states, such as the whole model
+    state = call.tensors().get(
+        call.stream
+    )  # none of a module that makes its own states, such as the whole model
     return any(map(_is_coarse, (one for one in call.tensors().values() if one is not state)))
 
 

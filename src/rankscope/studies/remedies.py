@@ -739,7 +739,11 @@ def tree_prober(
 
     def probe(network: Network) -> Probe | NotProbed:
         return probed(
-            lambda: TreeTrainee(network, x, known, keep, seed=seed), lr=lr, steps=steps, longer=LONGER, coherence=False
+            lambda: TreeTrainee(network, x, known, keep, seed=seed),
+            lr=lr,
+            steps=steps,
+            longer=LONGER,
+            coherence=False,
         )
 
     return probe

@@ -49,8 +49,12 @@ def line_of_factor(model: nn.Module, batch: Batch, block: int) -> Line | None:
     except RankscopeError:
         return None
     region = None if piece is None else piece.region
-    for node in () if region is None else region.order:
-        is_state = node.shape == region.roots[0].shape and any(leaf.shape == node.shape for leaf in node.inputs())
+    if region is None:
+        return None
+    for node in region.order:
+        is_state = node.shape == region.roots[0].shape and any(
+            leaf.shape == node.shape for leaf in node.inputs()
+        )
         numbers = [one for one in node.args[:2] if isinstance(one, float)]
         if node.kind in ("mul", "div") and is_state and numbers and 1.0 not in numbers:
             return node.line

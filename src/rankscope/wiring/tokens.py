@@ -309,7 +309,9 @@ def line_of_argument(
         return piece.place.line
     whole = subject.whole_graph
     calls = [] if whole is None else [call for call in whole.calls if call.path == piece.place.path]
-    made = [one for call in calls[:1] for one in call.inputs if one.shape == given.shape and one.op is not None]
+    made = [
+        one for call in calls[:1] for one in call.inputs if one.shape == given.shape and one.op is not None
+    ]
     return made[0].line if len(made) == 1 else None
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from kit.wiring_faults import FAULTS, Fault, changed_file
 from kit.wiring_unseen import UNSEEN
+from kit.wiring_ways import WAYS
 from rankscope.errors import LawBroken, RankscopeError
 from rankscope.wiring import check, laws
 
@@ -27,10 +28,15 @@ BY_DEFAULT = {
     ("vit", "detached"),
     ("llama2", "gate missing b2 (w3 unused)"),
     ("mingpt", "scale * instead of /"),
+    ("segments", "padding of block 2 is dropped"),
+    ("functional", "one dictionary for all"),
+    ("patches", "first text alone"),
+    ("onebig", "attends to nothing"),
+    ("pairs", "no skip in the loop"),
 }
 """Some faults of both kinds; `make soak` tries all."""
 
-ALL = (*FAULTS, *UNSEEN)
+ALL = (*FAULTS, *UNSEEN, *WAYS)
 
 
 @pytest.mark.parametrize(

