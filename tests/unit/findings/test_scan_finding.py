@@ -311,6 +311,61 @@ def test_every_layer_has_a_row_with_its_verdict_words_and_numbers():
         assert said in words
 
 
+@pytest.mark.parametrize(
+    ("made", "said", "silent"),
+    [
+        (
+            scan_tables.healthy,
+            (
+                "(a mean cosine of 0.97, in texts of 48 tokens)",
+                "verdict: it depends on that layer alone",
+                "half of the",
+            ),
+            ("leaves out massive", "drops once", "are called"),
+        ),
+        (
+            scan_tables.collapsing,
+            (
+                "at least 90% of the largest are called collapsing; all other verdicts depend on that layer alone",
+            ),
+            ("drops once", "in a collapsed network"),
+        ),
+    ],
+)
+def test_the_rule_is_told_as_far_as_it_is_used(made, said, silent):
+    text = str(made())
+    assert all(one in text for one in said)
+    assert not any(one in text for one in silent)
+
+
+def test_the_limit_that_is_told_is_that_of_the_texts():
+    limit = math.sqrt((1 - 0.97) * (1 - 1 / 48))
+    assert f"at the last layer it is {number(limit)} or less" in str(scan_tables.healthy())
+    several = str(scan_tables.two_stacks())
+    assert re.search(
+        r"it is 0\.17\d or less \(a mean cosine of 0\.97, in texts of (\d+|many) tokens\)", several
+    )
+
+
+def test_exceptions_to_the_rule_are_told_where_they_count():
+    axes, normal = "layers,texts,tokens,dim", torch.Generator().manual_seed(0)
+    tokens = torch.randn(5, 1, 40, 16, generator=normal, dtype=torch.float64)
+    massive, offset = tokens.clone(), tokens.clone()
+    massive[1:, :, :2] *= 40
+    offset[1:] += 10
+    found = rs.scan_states(massive, axes=axes)
+    assert found.verdict == "massive token"
+    assert "The rule leaves out massive tokens" in str(found)
+    found = rs.scan_states(offset, axes=axes)
+    assert found.verdict == "shared mean"
+    assert "A ratio that drops once and then stays is not collapse" in str(found)
+    equal = tokens[:1].expand(5, 1, 40, 16) * 1e-3
+    equal = torch.cat([equal[..., :2], torch.zeros(5, 1, 40, 14)], dim=-1) + 1
+    found = rs.scan_states(equal, axes=axes)
+    assert found.verdict == "collapsed"
+    assert "in a collapsed network all layers with a ratio of 0.1 or less are called collapsed" in str(found)
+
+
 def test_every_mean_of_the_summary_is_in_the_page():
     found = scan_tables.healthy(6)
     text = found.to_html()

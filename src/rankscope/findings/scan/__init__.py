@@ -723,9 +723,7 @@ class ScanFinding(Finding):
                 "vector may be added to all tokens."
             )
         several = max((entry.texts for entry in self.summary), default=0) > 1
-        votes = (
-            " These rules read means over texts; it is enough if they hold for half of the texts one by one."
-        )
+        votes = " Both rules read means over texts; that they hold in half of the texts, each by itself, is enough too."
         return [
             RESIDUAL_WORDS,
             "Unit residual ratio: scale every token to length one, subtract the mean of these, and take the root mean "
