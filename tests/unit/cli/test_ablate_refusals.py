@@ -65,7 +65,7 @@ def test_an_architecture_that_no_family_knows_is_read_from_what_runs(tmp_path: P
     transformers.MambaModel(config).save_pretrained(tmp_path / "mamba")
     result = CliRunner().invoke(app, ["ablate", str(tmp_path / "mamba"), "--random-tokens", "2x8"])
     assert result.exit_code == 0, result.output
-    assert "what is run is a copy of the model, built of parts with the same weights" in result.stdout
+    assert "what is run is a copy of the model that rankscope builds with the same weights" in result.stdout
     said = refused("certify", tmp_path / "mamba", "--random-tokens", "1x8")
     assert "certify has no rule for the part Opaque" in said
     assert "modeling_mamba.py:" in said
