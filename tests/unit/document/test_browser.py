@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from kit import scan_tables
-from rankscope.document import Column, Document, Tabular
+from rankscope.document import Column, Document, Facts, Notes, Prose, Section, Tabular, Verdict
 from rankscope.document.html import to_html
 
 playwright = pytest.importorskip(
@@ -212,3 +212,30 @@ def test_sentences_of_a_table_fit_a_phone(browser, tmp_path):
         with Visit(browser, path.as_uri(), **options) as page:
             assert page.evaluate(inner) == 0
             assert page.evaluate(first) == label
+
+
+@pytest.mark.parametrize("size", ["phone", "desk"])
+def test_names_of_200_letters_in_every_block_keep_the_page_in_its_width(browser, tmp_path, size):
+    long = "x" * 200
+    inside = [
+        Verdict(long, [long], "good"),
+        Prose([long], title=long),
+        Notes([long]),
+        Facts([(long, long)], title=long),
+        Tabular(
+            columns=[Column(long, "name"), Column(long, "words")], rows=[[long, long]], title=long, note=long
+        ),
+    ]
+    page = Document(
+        title=long,
+        command="scan",
+        facts=[long],
+        blocks=[*inside, Section(long, inside, note=long), Section(long, [], note=long)],
+        definitions=[(long, long)],
+        origin={"config": {long: long}},
+    )
+    (tmp_path / "a.html").write_text(to_html(page), encoding="utf-8")
+    with Visit(browser, (tmp_path / "a.html").as_uri(), **SIZES[size]) as shown:
+        for summary in shown.locator("summary").all():
+            summary.click()
+        assert overflow(shown) <= 0
