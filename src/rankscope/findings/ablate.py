@@ -622,7 +622,7 @@ class AblateFinding(Finding):
             said.append(f"Residual ratio: {meaning}")
             said.append(
                 f"Collapse: {rule_words(limits, 'the ratio', few)}{self._unresolved} The verdict of scan may differ: "
-                "it scales tokens to length one, leaves out far larger tokens and channels, takes the Frobenius norm "
+                "it scales tokens to length one, leaves out tokens and channels far larger than all others, takes the Frobenius norm "
                 f"(root of the sum of squares), and has {self._in_scan} for the first {number(limits.collapsed)}."
             )
         if self.blame is not None and self.definition != "residual_ratio[frobenius,mean]":

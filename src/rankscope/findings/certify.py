@@ -828,7 +828,10 @@ class CertifyFinding(Finding):
 
     def _why_note(self) -> str:
         """What the table of reasons shows."""
-        said = "What keeps a bound of these layers from being proven or useful."
+        said = (
+            "What keeps a bound of these layers from being proven or useful. Each row is enough to block the bound that "
+            "it names; a theorem in brackets is another way to a bound."
+        )
         sides = {one.side for line in self.bounds for one in line.lacking}
         if "lower" in sides:
             said += " Lower bounds reach more layers where attention and MLPs add little to what their skips carry."
@@ -957,7 +960,7 @@ def sentences(standings: Sequence[Standing], *, several: bool = False) -> tuple[
 
 def _because(why: Failed | None, block: int, *, several: bool) -> str:
     """What failed, with the numbers of one of the texts."""
-    where = f"block {block}, in one text" if several else f"block {block}"
+    where = f"block {block} of one text (others may fail too)" if several else f"block {block}"
     return "" if why is None else f": in {where}, {why.fact}"
 
 

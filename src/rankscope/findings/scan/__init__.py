@@ -802,7 +802,10 @@ class ScanFinding(Finding):
                 f"in a collapsed network all layers with a ratio of {few} or less are called collapsed"
             )
         which = "all other verdicts depend" if said else "it depends"
-        said.append(f"{which} on that layer alone, also on numbers that are not shown here")
+        alone = (
+            "" if said else "; no layer alone is called collapsing or collapsed, even if its tokens are equal"
+        )
+        said.append(f"{which} on that layer alone, also on numbers that are not shown here{alone}")
         return "; ".join(said)
 
     def chart(self) -> Chart:
