@@ -3,7 +3,7 @@
     python docs/making.py write [WHEN ...] [PAGE ...]    run everything, or what is checked then, and rewrite the pages
     python docs/making.py pictures [NAME ...]            draw the pictures again, from ``docs/pictures.toml``
     python docs/making.py wrap [PAGE ...]                break prose at 120 characters
-    python docs/making.py check [WHEN ...]               say where a page has drifted, as the tests do
+    python docs/making.py check [WHEN ...] [PAGE ...]    say where a page has drifted, as the tests do
 
 With ``--kept FOLDER`` findings are kept there and read again, so that hours of figures go on after a kill, and numbers
 and picture of a figure come from one run. The folder is for one state of the sources: delete it after a change.
@@ -668,9 +668,9 @@ def _paragraph(lines: list[str]) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- command line
 
 
-def drifts(whens: Sequence[str]) -> Iterator[str]:
-    """What has drifted, of all that is checked at these times."""
-    for page in pages():
+def drifts(whens: Sequence[str], chosen: Sequence[Path]) -> Iterator[str]:
+    """What has drifted on these pages, of all that is checked at these times."""
+    for page in chosen:
         for one in quotes(page):
             if one.when in whens and (words := one.drift()):
                 yield words
@@ -700,7 +700,7 @@ def main(args: Sequence[str]) -> None:
             for page in (one for one in chosen if one.name not in GENERATED):
                 replace_file(page, wrapped(page.read_text("utf-8")))
         case "check":
-            sys.exit("\n\n".join(drifts(whens)))
+            sys.exit("\n\n".join(drifts(whens, chosen)) or 0)
         case _:
             sys.exit(__doc__)
 

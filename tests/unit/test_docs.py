@@ -284,3 +284,26 @@ def test_the_site_has_every_page_in_its_navigation() -> None:
         {page.name for page in making.DOCS.glob("*.md")} | made
     )
     assert all(f"({one.file})" in build_site.gallery() for one in making.pictures())
+
+
+@pytest.mark.parametrize(("words", "code"), [("", 0), ("it has drifted", "it has drifted")])
+def test_a_check_reads_the_pages_that_are_named_and_fails_where_one_drifted(
+    words: str, code: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    class Asked:
+        when = "test"
+
+        def drift(self) -> str:
+            return words
+
+    def quotes(page: Path) -> list[Asked]:
+        seen.append(page.name)
+        return [Asked()]
+
+    monkeypatch.setattr(making, "quotes", quotes)
+    with pytest.raises(SystemExit) as end:
+        making.main(["check", "test", "atlas.md"])
+    assert end.value.code == code
+    assert seen == ["atlas.md"]
