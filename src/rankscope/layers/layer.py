@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.words import article, count
-from rankscope.errors import ConfigError, ModelError, Option, RankscopeError, is_out_of_memory
+from rankscope.errors import ConfigError, ModelError, Option, RankscopeError, is_out_of_memory, options
 from rankscope.findings.atlas import AROUND, Around
 from rankscope.layers.precision import precision_of
 
@@ -196,7 +196,7 @@ def _check_arguments(mixer: Any, name: str) -> None:
 
 def _first_call(mixer: Any, x: Tensor, name: str) -> tuple[Callable[[Tensor], Any], torch.dtype, bool]:
     """The callable to use, the dtype it takes, and whether it wants a batch: the first way that works."""
-    failed = list[str]()
+    failed, raised = list[str](), False
     for dtype in (torch.float64, torch.float32):
         raw = _module_in(mixer, dtype, name) if isinstance(mixer, nn.Module) else mixer
         for batched in (False, True):
@@ -210,6 +210,7 @@ def _first_call(mixer: Any, x: Tensor, name: str) -> tuple[Callable[[Tensor], An
             except Exception as error:
                 if is_out_of_memory(error):
                     raise
+                raised = raised or not failed
                 failed.append(f"{type(error).__name__}: {_first_line(error)}")
                 continue
             wanted = (1, *x.shape) if batched else tuple(x.shape)
@@ -223,9 +224,11 @@ def _first_call(mixer: Any, x: Tensor, name: str) -> tuple[Callable[[Tensor], An
                 failed.insert(0 if broken == MIXES else len(failed), broken)
                 continue
             return raw, dtype, batched
+    other_sizes = ("; if it is made for other sizes, name them: ", *options(["tokens", "dim"]))
     raise ModelError(
         f"{name} is no map of {_shape(x.shape)} tokens to tokens of the same shape: {failed[0]}; a layer takes a "
-        "tensor of tokens x dim and gives one"
+        "tensor of tokens x dim and gives one",
+        *(other_sizes if raised and failed[0] != MIXES else ()),
     )
 
 

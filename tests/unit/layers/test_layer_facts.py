@@ -607,6 +607,10 @@ class TokensFirst(nn.Module):
 own_noise = torch.Generator().manual_seed(0)
 
 NO_LAYERS = {
+    "is made for other sizes": (
+        nn.Linear(DIM + 1, DIM + 1),
+        "made for other sizes, name them: tokens=, dim=",
+    ),
     "takes tokens first": (TokensFirst(), "lambda x: layer(x[:, None])[:, 0]"),
     "needs a mask before": (lambda mask, x: mask * x, "lambda x: layer(mask, x)"),
     "is attention of torch": (nn.MultiheadAttention(DIM, 2), "lambda x: layer(x, key, value)"),
