@@ -124,14 +124,16 @@ def _check_lone(
 
 
 def _is_lone(model: nn.Module, layout: Layout, inputs: Mapping[str, Tensor], form: Form | None) -> bool:
-    """Whether inputs of one axis are a lone text: the blocks see its tokens without an axis of texts, or with one of
-    a single text that the model has put there."""
-    sizes = {len(value) for value in inputs.values() if value.ndim == 1}
-    if not sizes or any(value.ndim > 1 for value in inputs.values()):
+    """Whether inputs are a lone text: the blocks see its tokens without an axis of texts, or, of inputs of one axis,
+    with one of a single text that the model has put there. The nodes of a graph are such a text, with its edges."""
+    sizes = {value.ndim for value in inputs.values() if value.ndim}
+    if not sizes or max(sizes) > 2:
         return False
     shape = _entering(model, layout, inputs, form)
     if shape is None:
         return False
+    if max(sizes) == 2:
+        return len(shape) == 2 and any(value.shape[:1] == shape[:1] for value in inputs.values())
     is_alone = len(shape) == 3 and 1 in shape[:2] and max(shape[:2]) > 1
     return len(shape) == 2 or is_alone
 

@@ -5,6 +5,7 @@ import torch
 
 import rankscope as rs
 from rankscope.errors import ConfigError, RankscopeError, UnknownNameError
+from rankscope.layers.graphs import find_graph
 
 
 def test_a_graph_layer_by_name():
@@ -50,6 +51,49 @@ def test_a_module_that_takes_edges(module):
     assert finding.blocks[0].rate == pytest.approx(
         (1 + 2 * torch.cos(torch.tensor(2 * torch.pi / 7)).item()) / 3, abs=1e-6
     )
+
+
+class GraphNetwork(torch.nn.Module):
+    """Graph layers in a list, as people write graph networks."""
+
+    def __init__(self):
+        super().__init__()
+        self.entry = torch.nn.Linear(5, 3)
+        self.layers = torch.nn.ModuleList(Mean() for _ in range(4))
+
+    def forward(self, x, edge_index):
+        x = self.entry(x)
+        for layer in self.layers:
+            x = layer(x, edge_index)
+        return x
+
+
+NODES = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+EDGES = find_graph("cycle:7").edge_index
+WAYS = {
+    "arguments": {"inputs": (NODES, EDGES)},
+    "by name": {"inputs": {"x": NODES, "edge_index": EDGES}},
+    "a call": {"call": lambda model: model(NODES, EDGES)},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_graph_networks_are_scanned_however_nodes_and_edges_are_given(way):
+    torch.manual_seed(0)
+    model = GraphNetwork()
+    rows = rs.scan(model, **WAYS[way]).table.frame
+    last = rows.filter((rows["layer"] == 4) & (rows["definition"] == "residual_ratio[frobenius,mean]"))
+    with torch.no_grad():
+        after = model(NODES, EDGES).double()
+    ratio = float((after - after.mean(dim=0)).norm() / after.norm())
+    assert last["value"].to_list() == pytest.approx([ratio], rel=1e-5)
+
+
+def test_blocks_of_a_graph_network_are_layers():
+    found = rs.rate(GraphNetwork(), black_box=True, **WAYS["by name"])
+    rate = (1 + 2 * torch.cos(torch.tensor(2 * torch.pi / 7)).item()) / 3
+    assert [one.block for one in found.blocks] == [1, 2, 3, 4]
+    assert [one.rate for one in found.blocks] == pytest.approx([rate] * 4, abs=1e-6)
 
 
 @pytest.mark.parametrize(
