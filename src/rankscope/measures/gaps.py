@@ -73,6 +73,9 @@ WIDER = (1e-12, *(10 ** (-4 + step / 3) for step in range(13)))
 CHUNK = 2**18
 """Entries that are squared together: three stacks of two megabytes."""
 
+ROWS = 64
+"""Rows of two factors whose trace is taken together."""
+
 
 class Ends(NamedTuple):
     """Two ends around the modulus, one number per map."""
@@ -231,6 +234,8 @@ def _trace(power: Tensor, log: Tensor, off: Tensor) -> Tensor:
 def _trace_of_pair(one: Tensor, two: Tensor, log: Tensor, off: Tensor, other: Tensor) -> Tensor:
     """The same of a product that is not formed: sums over all entries, off by what both factors are off."""
     n, unit = one.shape[-1], unit_roundoff(min(one.dtype, two.dtype, key=lambda kind: kind.itemsize))
-    size = (one * two.mT).sum(dim=(-2, -1), dtype=torch.float64).abs()
+    # some rows at a time: columns of the other factor are read while they are near
+    parts = zip(one.split(ROWS, dim=-2), two.split(ROWS, dim=-1), strict=True)
+    size = sum((rows * columns.mT).sum(dim=(-2, -1), dtype=torch.float64) for rows, columns in parts).abs()
     rounding = unit + n * n * unit_roundoff(torch.float64)
     return log + (size - off * (1 + other) - other * (1 + off) - off * other - rounding).clamp(min=0.0).log()
