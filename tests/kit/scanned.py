@@ -119,7 +119,7 @@ def scanned_with_kills(
                     alive += 1  # it had ended by itself
             if not is_last and recorded(folder) >= known + 3:
                 driver.kill()
-            time.sleep(0.02)
+            time.sleep(0.1)
         said = driver.communicate()[1]
         assert driver.returncode == (0 if is_last else -signal.SIGKILL), said
     assert alive == 0

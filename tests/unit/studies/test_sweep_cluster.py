@@ -1,13 +1,12 @@
 """A sweep on a Ray cluster of two nodes, with drivers and workers killed. Run by ``make cluster``."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from kit import clusters, swept
+from kit import swept
 from rankscope.findings.sweep.finding import TABLE
 from rankscope.studies import sweep as study
 
@@ -15,34 +14,26 @@ pytest.importorskip("ray", reason="needs the extra cluster: make cluster")
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(1200)]
 
 
-@pytest.fixture
-def two_nodes(tmp_path, monkeypatch) -> Iterator[str]:
-    """The address of a cluster of two nodes, whose workers write the log of the test."""
-    for name, value in swept.environment(tmp_path / "cluster.log").items():
-        monkeypatch.setenv(name, value)
-    with clusters.two_nodes() as address:
-        yield address
-
-
 CONFIGURATIONS = 1200 if os.environ.get("RANKSCOPE_SOAK") else 240
 
 
-def test_a_sweep_on_two_nodes_with_three_drivers_and_two_workers_killed(tmp_path, two_nodes):
+def test_a_sweep_on_two_nodes_with_three_drivers_and_two_workers_killed(tmp_path, ray_cluster):
     asked = Path(tmp_path / "spec.yaml")
     asked.write_text(
         "command: collapse\nfixed: {layers: 2, heads: 2, dim: 8, tokens: 4}\n"
         f"product: {{mask: [full, causal], seed: {{range: [0, {CONFIGURATIONS // 2}]}}}}\n"
     )
     study.sweep(asked, folder=tmp_path / "serial")
+    folder = ray_cluster.home / "sweep"
     wasted = swept.swept_with_kills(
         asked,
-        tmp_path / "cluster",
+        folder,
         drivers=3,
         workers_killed=2,
         workers=0,
-        cluster=two_nodes,
+        cluster=ray_cluster.address,
         seed=os.getpid(),
     )
-    assert (tmp_path / "cluster" / TABLE).read_bytes() == (tmp_path / "serial" / TABLE).read_bytes()
-    assert pl.read_parquet(tmp_path / "cluster" / TABLE)["configuration"].n_unique() == CONFIGURATIONS
+    assert (folder / TABLE).read_bytes() == (tmp_path / "serial" / TABLE).read_bytes()
+    assert pl.read_parquet(folder / TABLE)["configuration"].n_unique() == CONFIGURATIONS
     assert wasted < CONFIGURATIONS

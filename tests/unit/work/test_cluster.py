@@ -1,26 +1,12 @@
 """Tasks on a Ray cluster of two nodes. Run by ``make cluster``; elsewhere Ray is not installed."""
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from kit import clusters, worked
+from kit import worked
 from rankscope.work import Task, WorkerUnfit, run
 
 pytest.importorskip("ray", reason="needs the extra cluster: make cluster")
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(scope="module")
-def two_nodes() -> Iterator[str]:
-    """The address of a cluster of two nodes, whose workers find the work of the tests."""
-    path = [str(Path(worked.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(path))
-        with clusters.two_nodes() as address:
-            yield address
 
 
 def answers(found) -> dict[str, tuple[object, str | None]]:
@@ -29,7 +15,8 @@ def answers(found) -> dict[str, tuple[object, str | None]]:
     return {done.key: (done.value, done.failure) for done in listed}
 
 
-def test_a_cluster_answers_as_one_process_does_and_retries_what_dies(two_nodes, tmp_path):
+def test_a_cluster_answers_as_one_process_does_and_retries_what_dies(ray_cluster, tmp_path):
+    two_nodes = ray_cluster.address
     numbers = [Task(str(n), n) for n in range(300)]
     serial = answers(run(worked.squared, numbers))
     assert answers(run(worked.squared, numbers, cluster=two_nodes)) == serial

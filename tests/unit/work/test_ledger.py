@@ -96,9 +96,7 @@ def test_ledgers_of_other_questions_kinds_and_versions_are_refused(tmp_path, mon
         ledger.record([Entry("one", part=b"1")])
     other = ASKED | {"command": "rate"}
     with (
-        pytest.raises(
-            FileError, match="another sweep: command is .collapse. there and .rate. here; name another"
-        ),
+        pytest.raises(FileError, match=r"another sweep: command is .collapse. there and .rate. here; name"),
         opened(tmp_path, other),
     ):
         pass
