@@ -153,7 +153,11 @@ def _watch_class() -> type[Any]:
         def on_train_begin(self, args: Any, state: Any, control: Any, **about: Any) -> Any:
             record = self.monitor.record_
             if state.max_steps > 0:
-                record.header = record.header.model_copy(update={"steps": state.max_steps})
+                warmup = record.header.warmup
+                warmup = args.get_warmup_steps(state.max_steps) if warmup is None else warmup
+                record.header = record.header.model_copy(
+                    update={"steps": state.max_steps, "warmup": warmup or None}
+                )
             kept = (state.stateful_callbacks or {}).get(type(self).__name__)
             for one in kept if isinstance(kept, list) else [kept]:
                 attributes = one.get("attributes", {}) if isinstance(one, dict) else {}

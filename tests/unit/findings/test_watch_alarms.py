@@ -109,6 +109,17 @@ def test_heads_of_one_stack_share_an_alarm() -> None:
     assert [(one.where, one.since) for one in log.ringing] == [("blocks/1/0", 2)]
 
 
+def test_small_weights_may_take_their_time_to_leave_flat_attention() -> None:
+    """A small GPT-2 at a low learning rate: its logits grow slowly, and its loss falls."""
+    values = {0: 0.081, 20: 0.087, 40: 0.090, 50: 0.092, 60: 0.097, 80: 0.099, 120: 0.102}
+    run = [reading(step, logit_range=value) for step, value in values.items()]
+    for steps in (None, 300):
+        assert [rings(run[:cut], steps=steps) for cut in range(1, len(run) + 1)] == [[]] * len(run)
+    still = [reading(step, logit_range=0.08) for step in (0, 50, 120, 140)]
+    assert rings(still, steps=300) == ["flat"]
+    assert rings(still[:2], steps=300) == rings(still, steps=300, warmup=150) == []
+
+
 def test_entropy_rings_only_while_logits_grow() -> None:
     falling = [0.9, 0.9, 0.05, 0.04]
     grown = [reading(s, entropy=e, largest_logit=5.0 + 5 * s) for s, e in enumerate(falling)]

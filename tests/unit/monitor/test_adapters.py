@@ -242,6 +242,14 @@ def test_a_trainer_is_the_same_bit_for_bit_and_its_history_has_the_numbers(tmp_p
     assert sum(one.count for one in monitor.finding().losses) == 3
 
 
+def test_the_warm_up_of_a_trainer_is_known(tmp_path: Path) -> None:
+    made = trainer(tmp_path, warmup_steps=4)
+    monitor = rs.watch(made, tokens(), every=1)
+    made.train()
+    head = monitor.record_.header
+    assert (head.steps, head.warmup, head.probe) == (6, 4, None)
+
+
 def test_the_state_of_a_trainer_is_resumed(tmp_path: Path) -> None:
     options = {"save_strategy": "steps", "save_steps": 3}
     first = trainer(tmp_path, **options)

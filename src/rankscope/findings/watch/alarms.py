@@ -534,13 +534,15 @@ def _logits_words(alarm: Alarm) -> str:
     )
 
 
-FLAT, WARM = 0.1, 1000
+FLAT, WARM, LEAST_WARM = 0.1, 1000, 100
 """Attention is flat where the logits of a row differ by less than the first number, after the warm-up: as many steps as
-are given, a tenth of the run, or the second number."""
+are given, a tenth of the run but no fewer than the third number, or the second one. It is not where a straight line
+through the last scans leaves this range within the run: small weights take their time."""
 
 
 def _flat(run: RunSoFar) -> Iterator[Alarm]:
-    warm = run.warmup if run.warmup is not None else WARM if run.steps is None else run.steps // 10
+    usual = WARM if run.steps is None else max(run.steps // 10, LEAST_WARM)
+    warm = usual if run.warmup is None else run.warmup
     if not run.readings or run.readings[-1].step <= warm:
         return
     stacks: dict[str, list[str]] = {}
@@ -558,6 +560,10 @@ def _flat(run: RunSoFar) -> Iterator[Alarm]:
             for one in run.window()
         ]
         since, latest = persists(holds), middle(run.readings[-1])
+        points = [(one.step, value) for one in run.readings[-FITTED:] if (value := middle(one)) is not None]
+        leaves = reaches(points, FLAT)
+        if leaves is not None and leaves <= run.horizon:
+            continue
         if since is not None and latest is not None and start is not None and latest <= 2 * start:
             yield Alarm(name="flat", where=stack, since=since, step=run.step, value=latest, start=start)
 
@@ -589,12 +595,11 @@ NEAR_OVERFLOW = 0.1
 
 def _overflow(run: RunSoFar) -> Iterator[Alarm]:
     most = DTYPE_MOST.get(run.readings[-1].dtype or "", math.inf) if run.readings else math.inf
-    left = run.step + max(1000, run.step) if run.steps is None else run.steps
     for place in run.places(LARGEST):
         points = curve(run.readings[-FITTED:], LARGEST, place)
         logs = [(step, math.log(value)) for step, value in points if value > 0]
         ahead = reaches(logs, math.log(most)) if math.isfinite(most) and len(logs) >= 3 else None
-        soon = ahead is not None and ahead <= left
+        soon = ahead is not None and ahead <= run.horizon
 
         def is_ill(value: float, start: float, soon: bool = soon) -> bool:
             near = value >= NEAR_OVERFLOW * most or (soon and value >= 1e-3 * most)
@@ -891,7 +896,7 @@ ALARMS: Mapping[str, AlarmKind] = {
             name="flat",
             formula="logits of a row differ by <= 0.1 (median head) after the warm-up, at most twice the start",
             source="equal tokens give queries and keys no gradient",
-            default="0.1; warm-up as given, a tenth of the run, or 1000 steps; 2 of 3 scans",
+            default="0.1; warm-up as given, a tenth of the run (100 or more), or 1000; 2 of 3 scans, no line out of it",
             words=_flat_words,
             try_="Check that queries and keys get gradients (rankscope scan --gradients), and their initial size.",
             judge=_flat,

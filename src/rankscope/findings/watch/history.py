@@ -168,6 +168,11 @@ class RunSoFar:
         last = [one.step for one in self.readings[-1:]] + [one.last for one in self.losses[-1:]]
         return max(last, default=0)
 
+    @property
+    def horizon(self) -> int:
+        """The last step of the run; where that is not known, as many more as there were, at least a thousand."""
+        return self.step + max(1000, self.step) if self.steps is None else self.steps
+
     def places(self, signal: str) -> Iterator[str]:
         """Where the latest scan has a signal."""
         if self.readings:
