@@ -449,6 +449,10 @@ class DiagnoseFinding(Finding):
 
     # ------------------------------------------------------------------------------------------------ the page
 
+    @property
+    def _reading(self) -> str:
+        return "read as a tree of parts" if self.translated else "not read as a tree of parts"
+
     def document(self) -> Document:
         """One page: the conclusion, what to write, then everything that says so; in a terminal one screen."""
         treated, why = self.treatment, self.mechanism
@@ -460,7 +464,7 @@ class DiagnoseFinding(Finding):
                     [
                         "freshly drawn weights" if self.fresh else "trained weights",
                         *([count(self.texts, "text")] if self.texts else []),
-                        "read as a tree of parts" if self.translated else "not read as a tree of parts",
+                        *([self._reading] if "mechanism" in self.asked else []),
                     ]
                 )
             ],

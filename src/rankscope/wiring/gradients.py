@@ -220,10 +220,9 @@ def _left_out(subject: Subject, slopes: Slopes, name: str) -> _Place | None:
 
 def _other_way(piece: Piece, other: Piece | None) -> Line | None:
     """The line at which a block leaves the way that another one goes, in the same code."""
-    is_same = (
-        other is not None and type(piece.module) is type(other.module) and piece.module is not other.module
-    )
-    if not is_same or "forward" in vars(piece.module) or piece.region is None or other.region is None:
+    if other is None or type(piece.module) is not type(other.module) or piece.module is other.module:
+        return None
+    if "forward" in vars(piece.module) or piece.region is None or other.region is None:
         return None
     return line_run_alone(piece.region, other.region)
 

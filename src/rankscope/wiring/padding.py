@@ -5,6 +5,7 @@ keeps for padding. Then in every block by itself the states on padding are moved
 after the first are given what the model gives them, with its masks.
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -60,7 +61,9 @@ def padding(subject: Subject) -> LawResult:
     for side in ("right", "left"):
         places = range(tokens - count, tokens) if side == "right" else range(count)
         for marks in _ways(subject, list(places), tokens):
-            found = _tried(subject, marks, [front + one for one in places], list(places), axis, side)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of masks that nobody has given
+                found = _tried(subject, marks, [front + one for one in places], list(places), axis, side)
             if found is not None and found.state == "broken":
                 return found
             last = last or found

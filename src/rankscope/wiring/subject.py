@@ -532,15 +532,31 @@ MOST_TEXTS, MOST_TOKENS = 4, 48
 """So much of a batch is looked at: a law that is broken is broken there, and all values of operations are kept."""
 
 
+MOST_WORK = 5e9
+"""Tokens times parameters of a pass: of a large model fewer tokens are looked at, ``LEAST_TEXTS`` texts of
+``LEAST_TOKENS`` at the least. All passes together take about as long then as those of 25 million parameters."""
+
+LEAST_TEXTS, LEAST_TOKENS = 3, 12
+
+
+def _most(model: nn.Module) -> tuple[int, int]:
+    """So many texts, and tokens of each, are looked at."""
+    room = MOST_WORK / max(sum(one.numel() for one in model.parameters()), 1)
+    if room >= MOST_TEXTS * MOST_TOKENS:
+        return MOST_TEXTS, MOST_TOKENS
+    return LEAST_TEXTS, min(max(int(room / LEAST_TEXTS), LEAST_TOKENS), MOST_TOKENS)
+
+
 def _shortened(model: nn.Module, batch: Batch) -> Batch:
     """The first texts and tokens of a long batch; the whole one where its axes are not clear, or the part fails."""
     main = next((one for name, one in batch.inputs.items() if holds_tokens(name, one)), None)
     if main is None or main.ndim < 2:
         return batch
     texts, tokens = main.shape[:2]
-    if texts == tokens or (texts <= MOST_TEXTS and tokens <= MOST_TOKENS) or texts > tokens:
+    most_texts, most_tokens = _most(model)
+    if texts == tokens or (texts <= most_texts and tokens <= most_tokens) or texts > tokens:
         return batch
-    sizes = {texts: min(texts, MOST_TEXTS), tokens: min(tokens, MOST_TOKENS)}
+    sizes = {texts: min(texts, most_texts), tokens: min(tokens, most_tokens)}
 
     def cut(name: str, value: Tensor) -> Tensor:
         axes = range(min(value.ndim, 2)) if holds_tokens(name, value) else range(value.ndim)

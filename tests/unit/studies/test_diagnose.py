@@ -325,7 +325,13 @@ def of_batch(model: nn.Module, given: rs.Batch) -> Tensor:
     return of_ids(model, next(iter(given.inputs.values())))
 
 
-@pytest.mark.parametrize("loss", [of_ids, of_batch])
+def of_named(model: nn.Module, given: rs.Batch) -> Tensor:
+    logits = model(**given.inputs)  # also where the model was called by position
+    (ids,) = given.inputs.values()
+    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+@pytest.mark.parametrize("loss", [of_ids, of_batch, of_named])
 def test_a_loss_takes_a_batch_or_what_the_model_takes(loss: Callable[..., Tensor]) -> None:
     found = rs.diagnose(model(), inputs=batch(), loss=loss, only=("laws", "probe"))
     assert found.probe is not None
@@ -339,7 +345,8 @@ def test_a_loss_takes_a_batch_or_what_the_model_takes(loss: Callable[..., Tensor
     [
         (lambda model, given: torch.tensor(float("nan")), "nan at once"),
         (lambda model, given: given.nothing, "the loss failed"),
-        (lambda model, given: [1.0], "not one number"),
+        (lambda model, given: [1.0], "returned list and not one number"),
+        (lambda model, given: model(*given.inputs.values()), "returned a tensor of 3 x 12 x 40 numbers"),
     ],
 )
 def test_a_loss_that_is_none_is_one_clear_error(loss: Callable[..., Tensor], words: str) -> None:

@@ -21,6 +21,7 @@ from rankscope.network import (
     with_skip_scale,
     without,
 )
+from rankscope.studies.probe import is_doubtful
 from rankscope.studies.remedies import (
     candidates,
     predict_remedies,
@@ -242,6 +243,35 @@ def test_the_probe_moves_what_is_stuck_behind_and_drops_what_only_changes_maps()
     assert ranks["placement:pre"] == 1
     assert all(rank == 2 for name, rank in ranks.items() if name != "placement:pre")
     assert "stuck" in found.words
+
+
+@pytest.mark.parametrize(("last", "rank"), [(0.07, 1), (0.03, 2), (0.001, 2)])
+def test_a_remedy_that_dips_below_the_limit_and_stays_there_is_not_stuck(last: float, rank: int) -> None:
+    net = built(24, clones=True)
+    tried = try_remedies(net, X)
+    dipped = probe(last).model_copy(
+        update={"steps": 10, "ratios": (0.4, 0.11, 0.09, 0.08, *[last] * 7), "losses": (1.0,) * 10}
+    )
+
+    def prober(changed: Network) -> Probe | NotProbed:
+        is_post = any(isinstance(part, Norm) for part in changed.blocks[0].parts)
+        return probe(0.4) if is_post else dipped
+
+    found = rank_remedies([tried], network=net, prober=prober)
+    ranks = {one.name: one.rank for one in found.advised}
+    assert (ranks["placement:pre"] == 1) == (rank == 1)
+    assert ("placement:pre" in {one.name for one in found.first}) == (rank == 1)
+
+
+def test_a_probe_near_the_limit_goes_on() -> None:
+    assert [is_doubtful(one) for one in (0.2, 0.1, 0.07, 0.026, 0.025, 0.001)] == [
+        False,
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_ties_stay_ties_and_two_powers_of_ten_do_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from kit.wired import layerdicts
+from rankscope.wiring import laws
 from rankscope.wiring.culprits import declared_line
 from rankscope.wiring.fresh import is_fresh
 from rankscope.wiring.piece import Piece, Place, spread_over
+from rankscope.wiring.subject import _most
 
 
 class Masked(nn.Module):
@@ -92,3 +95,15 @@ def test_fresh_models() -> None:
     with torch.no_grad():
         model.norm1.weight[0] = 1.1
     assert not is_fresh(model)
+
+
+def test_of_a_large_model_fewer_tokens_are_looked_at() -> None:
+    small, large = nn.Linear(4, 4), nn.Linear(4, 4)
+    large.weight = nn.Parameter(torch.empty(110_000_000, device="meta"))
+    assert _most(small) == (4, 48)
+    assert _most(large) == (3, 15)
+
+
+def test_parts_of_a_whole_read_the_batch_that_is_marked() -> None:
+    found = laws(layerdicts.build(), layerdicts.batch(), only=["padding"])
+    assert (found["padding"].state, found["padding"].what) == ("holds", "padding")
