@@ -622,8 +622,9 @@ class AblateFinding(Finding):
             said.append(f"Residual ratio: {meaning}")
             said.append(
                 f"Collapse: {rule_words(limits, 'the ratio', few)}{self._unresolved} The verdict of scan may differ: "
-                "it scales tokens to length one, leaves out tokens and channels far larger than all others, takes the Frobenius norm "
-                f"(root of the sum of squares), and has {self._in_scan} for the first {number(limits.collapsed)}."
+                "it scales tokens to length one, leaves out tokens and channels far larger than all others, takes the "
+                f"Frobenius norm (root of the sum of squares), and has {self._in_scan} for the first "
+                f"{number(limits.collapsed)}."
             )
         if self.blame is not None and self.definition != "residual_ratio[frobenius,mean]":
             said.append("The effect of each part is that on the residual ratio in the Frobenius norm.")

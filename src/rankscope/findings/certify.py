@@ -829,8 +829,8 @@ class CertifyFinding(Finding):
     def _why_note(self) -> str:
         """What the table of reasons shows."""
         said = (
-            "What keeps a bound of these layers from being proven or useful. Each row is enough to block the bound that "
-            "it names; a theorem in brackets is another way to a bound."
+            "What keeps a bound of these layers from being proven or useful. Each row is enough to block the bound "
+            "that it names; a theorem in brackets is another way to a bound."
         )
         sides = {one.side for line in self.bounds for one in line.lacking}
         if "lower" in sides:

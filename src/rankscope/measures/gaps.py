@@ -236,6 +236,7 @@ def _trace_of_pair(one: Tensor, two: Tensor, log: Tensor, off: Tensor, other: Te
     n, unit = one.shape[-1], unit_roundoff(min(one.dtype, two.dtype, key=lambda kind: kind.itemsize))
     # some rows at a time: columns of the other factor are read while they are near
     parts = zip(one.split(ROWS, dim=-2), two.split(ROWS, dim=-1), strict=True)
-    size = sum((rows * columns.mT).sum(dim=(-2, -1), dtype=torch.float64) for rows, columns in parts).abs()
+    sums = [(rows * columns.mT).sum(dim=(-2, -1), dtype=torch.float64) for rows, columns in parts]
+    size = torch.stack(sums).sum(dim=0).abs()
     rounding = unit + n * n * unit_roundoff(torch.float64)
     return log + (size - off * (1 + other) - other * (1 + off) - off * other - rounding).clamp(min=0.0).log()

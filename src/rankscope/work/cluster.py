@@ -29,6 +29,12 @@ ALONE = {"include_dashboard": False}
 REACHED_WITHIN = 10.0
 """Seconds in which the head of a cluster must answer."""
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""What a client of HTTP/2 says first (RFC 9113, section 3.4), with settings that set nothing: a head speaks gRPC."""
+
+SETTINGS = 4
+"""The kind of the frame that a server must answer with."""
+
 LOOKED_AGAIN = 5.0
 """Seconds after which the number of processors is asked for again: nodes come and go."""
 
@@ -117,13 +123,31 @@ def check_cluster(address: str) -> str:
     if address == OWN and named in ("", AUTO, LOCAL):
         return named or AUTO
     try:
-        socket.create_connection(_host_and_port(named), timeout=REACHED_WITHIN).close()
+        with socket.create_connection(_host_and_port(named), timeout=REACHED_WITHIN) as line:
+            found = None if _is_head(line) else "what answers there is no head of a Ray cluster"
     except OSError as error:
+        found = error.strerror or str(error)
+    if found is not None:
         raise RankscopeError(
-            f"the cluster {named!r} cannot be reached: {error.strerror or error}; name the address of a running head, "
+            f"the cluster {named!r} cannot be reached: {found}; name the address of a running head, "
             f"or use {OWN!r} on one of its nodes"
-        ) from None
+        )
     return named
+
+
+def _is_head(line: socket.socket) -> bool:
+    """Whether a server of gRPC answers. Of others Ray would go on asking for minutes; behind TLS only Ray can know."""
+    if os.environ.get("RAY_USE_TLS") == "1":
+        return True
+    line.settimeout(REACHED_WITHIN)
+    line.sendall(PREFACE)
+    head = b""
+    while len(head) < 4:
+        more = line.recv(9)
+        if not more:
+            return False
+        head += more
+    return head[3] == SETTINGS
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

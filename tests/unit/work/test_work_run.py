@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections import Counter
@@ -14,7 +15,7 @@ import torch
 
 from kit import worked
 from rankscope.errors import ConfigError, MissingExtraError, RankscopeError
-from rankscope.work import Done, Task, WorkerUnfit, one_thread, run, task_key
+from rankscope.work import Done, Task, WorkerUnfit, cluster, one_thread, run, task_key
 
 
 def tasks_of(numbers) -> list[Task]:
@@ -149,6 +150,28 @@ def test_an_address_that_is_none_and_one_where_nobody_listens_are_one_line(monke
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
         with pytest.raises(RankscopeError, match="cannot be reached"):
             next(run(worked.squared, tasks_of([1]), cluster="ray"))
+
+
+@pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_what_listens_and_is_no_head_is_one_line(monkeypatch, answer):
+    """Ray itself would ask it again and again, for minutes."""
+    monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
+    monkeypatch.setattr(cluster, "REACHED_WITHIN", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def speak() -> None:
+            line, _ = server.accept()
+            with line:
+                line.recv(64)
+                time.sleep(0.5) if answer is None else line.sendall(answer)
+
+        speaker = threading.Thread(target=speak)
+        speaker.start()
+        with pytest.raises(
+            RankscopeError, match=r"cannot be reached: (timed out|what answers there is no head)"
+        ):
+            cluster.check_cluster(f"ray://127.0.0.1:{server.getsockname()[1]}")
+        speaker.join()
 
 
 def test_a_key_is_a_hash_of_the_question():
