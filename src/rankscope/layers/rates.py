@@ -281,9 +281,24 @@ def resting_row(layer: Layer, draw: Draw) -> Resting:
         nearer = _newton(mapped, row, 4 * layer.roundoff) if slow else None
         is_near = nearer is not None and _moved(row, nearer) < 1e-3
         return Resting(ones, nearer if nearer is not None and is_near else row, True)
-    if moved < 1e-3 and (found := _newton(mapped, row, allowed)) is not None:
+    found = _newton(mapped, row, allowed) if moved < 1e-3 else None
+    if found is not None and _attracts(mapped, found, row):
         return Resting(ones, found, True)
     return Resting(ones, draw.x, False)
+
+
+def _attracts(mapped: Callable[[Tensor], Tensor | None], fixed: Tensor, towards: Tensor) -> bool:
+    """Whether iteration near a fixed row does not leave it: Newton's method also finds rows that repel."""
+    length = fixed.norm()
+    away = towards - fixed * float(towards @ fixed) / float(length) ** 2
+    row = fixed + 1e-4 * float(length) * away / max(float(away.norm()), 1e-300)
+    start = _moved(fixed, row)
+    for _ in range(STEPS):
+        after = mapped(row)
+        if after is None:
+            return False
+        row = after
+    return _moved(fixed, row) <= start
 
 
 def _moved(before: Tensor, after: Tensor) -> float:

@@ -11,7 +11,7 @@ from rankscope.errors import RankscopeError
 from rankscope.findings.atlas import LayerFacts
 from rankscope.findings.atlas import said_of as said_of_a_row
 from rankscope.findings.layers import said_of
-from rankscope.layers import depth
+from rankscope.layers import depth, rates
 from rankscope.layers.facts import layer_facts
 from rankscope.layers.layer import checked_layer
 from rankscope.layers.orders import draws
@@ -741,3 +741,16 @@ def test_later_tokens_that_vanish_beside_earlier_ones_are_not_told_to_be_equal()
 def test_one_token_is_refused() -> None:
     with pytest.raises(RankscopeError, match="tokens=1"):
         facts(lambda x: x, tokens=1)
+
+
+def test_a_fixed_row_that_repels_is_not_what_iteration_finds() -> None:
+    """On a circle the angle a becomes a + 0.3 sin(2 a): rows along the first entry repel, the others attract."""
+
+    def mapped(row: Tensor) -> Tensor:
+        angle = torch.atan2(row[1], row[0])
+        angle = angle + 0.3 * torch.sin(2 * angle)
+        return torch.stack([torch.cos(angle), torch.sin(angle)])
+
+    first, second = torch.eye(2, dtype=torch.float64)
+    assert not rates._attracts(mapped, first, first + 0.1 * second)
+    assert rates._attracts(mapped, second, second + 0.1 * first)
