@@ -2,7 +2,8 @@
 
 import gc
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +21,9 @@ limit_amx(NEEDS)  # before torch is imported, and for all processes that tests s
 import torch  # noqa: E402
 
 from kit import shape_checks  # noqa: E402
+
+if TYPE_CHECKING:
+    from kit import clusters
 
 shape_checks.check_once()
 # more than one thread where `make soak` asks for it: sums are then taken in another order
@@ -52,6 +56,15 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["clusters.TwoNodes"]:
+    """One Ray cluster of two nodes for all tests that need one: it takes seconds to start, and so do its workers."""
+    from kit import clusters
+
+    with clusters.logged_nodes(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
 
 
 LONG = (

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -88,16 +88,21 @@ def _attributes(model: nn.Module) -> Iterator[Callable[[], None]]:
         if plain:
             yield partial(vars(module).update, plain)
         for value in own.values():
-            if type(value) in (list, dict, set):
+            if type(value) is list:
+                yield partial(value.__setitem__, slice(None), value.copy())
+            elif type(value) in (dict, set):
                 yield partial(_refill, value, value.copy())
 
 
-def _refill(
-    kept: list[Any] | dict[Any, Any] | set[Any], before: list[Any] | dict[Any, Any] | set[Any]
-) -> None:
-    """The same things in a list, a dictionary or a set as before."""
-    if isinstance(kept, list):
-        kept[:] = before
-    else:
-        kept.clear()
-        kept.update(before)
+class _Filled(Protocol):
+    """A dictionary or a set."""
+
+    def clear(self) -> None: ...
+
+    def update(self, before: Any, /) -> None: ...
+
+
+def _refill(kept: _Filled, before: _Filled) -> None:
+    """The same things in a dictionary or a set as before."""
+    kept.clear()
+    kept.update(before)

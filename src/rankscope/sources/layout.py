@@ -60,7 +60,8 @@ def layout_of(model: nn.Module, *, blocks: Blocks | None = None, batch: Batch | 
         # Recurrent and graph layers are small, and activations may stand between them: they are looked for last.
         stack = None
         if batch is not None:
-            stack = stack_by_program(model, batch) or stack_of_like_layers(model, batch)
+            stack = stack_by_program(model, batch, attends=True) or stack_of_like_layers(model, batch)
+            stack = stack or stack_by_program(model, batch)
         if stack is None:
             raise
         return Layout(family=BY_RUN, stacks=(stack,))

@@ -72,8 +72,8 @@ class _Flow:
         return found if writer is None or writer in found else [*found, writer]
 
 
-def stack_by_program(model: nn.Module, batch: Batch) -> Stack | None:
-    """The blocks of a model that has no modules for them; None where the run shows none."""
+def stack_by_program(model: nn.Module, batch: Batch, *, attends: bool = False) -> Stack | None:
+    """The blocks of a model that has no modules for them; None where the run shows none, or none that attends."""
     flow = _Flow()
     answer = _ran(model, batch, flow.step)
     if answer is None:
@@ -90,7 +90,7 @@ def stack_by_program(model: nn.Module, batch: Batch) -> Stack | None:
         return None
     states = tuple(chain[place] for place in places)
     names = tuple(op.name for op in flow.ops[: states[-1] + 1])
-    if len(states) == 2 and not _ATTENDS & set(names[states[0] :]):
+    if (attends or len(states) == 2) and not _ATTENDS & set(names[states[0] :]):
         return None  # tokens meet once, and not by attention: a pooling, a recurrent layer
     return _of_program(names, states)
 

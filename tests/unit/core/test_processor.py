@@ -251,7 +251,7 @@ def test_a_program_that_is_stopped_says_where():
     program = (
         "import os, signal, sys, rankscope.cli\n"
         "program = sys.modules['rankscope.cli.app']\n"
-        "program.app = lambda: os.kill(os.getpid(), signal.SIGILL)\n"
+        "program.app = lambda **_: os.kill(os.getpid(), signal.SIGILL)\n"
         "program.main()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603
