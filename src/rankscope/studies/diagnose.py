@@ -75,6 +75,7 @@ from rankscope.wiring.culprits import declared_line
 from rankscope.wiring.fresh import is_fresh
 from rankscope.wiring.rest import at_rest
 from rankscope.wiring.skips import line_of_factor, line_of_skip
+from rankscope.wiring.subject import shortened
 
 Advance = Callable[[int, int | None], None]
 """Told after every part how many of how many are done."""
@@ -89,6 +90,12 @@ equal is seen in a few texts."""
 
 LEAST_TEXTS = 2
 """So many texts are looked at in any case."""
+
+MOST_WORK_AT_LEAST = 1e10
+"""So much work may two texts be, or they are cut, to ``LEAST_TOKENS`` at the least: the probe of every remedy trains a
+copy of the whole model."""
+
+LEAST_TOKENS = 24
 
 ADVICE = "ask for a smaller batch size or fewer tokens per text, or leave out parts with --only"
 
@@ -315,13 +322,25 @@ def _is_finite(model: nn.Module, batch: Batch) -> bool:
 
 
 def _few(model: nn.Module, batches: tuple[Batch, ...]) -> tuple[Batch, ...]:
-    """The batches as they are, or of a large model as many texts of the first as a diagnosis has time for."""
+    """The batches as they are, or of a large model as many texts of the first, and as many of their tokens, as a
+    diagnosis has time for."""
     weights = sum(one.numel() for one in model.parameters())
     first = batches[0]
     tokens = max((math.prod(one.shape[:2]) for one in first.inputs.values() if one.ndim > 1), default=0)
     if not tokens or not len(first) or weights * tokens <= MOST_WORK:
         return batches
-    return (first.first(max(LEAST_TEXTS, int(MOST_WORK / weights * len(first) / tokens))),)
+    few = first.first(max(LEAST_TEXTS, int(MOST_WORK / weights * len(first) / tokens)))
+    long = tokens // len(first)
+    room = int(MOST_WORK_AT_LEAST / weights / LEAST_TEXTS)
+    if long <= max(room, LEAST_TOKENS):
+        return (few,)
+    room, pair = max(room, LEAST_TOKENS), few.first(LEAST_TEXTS)
+    short = shortened(model, pair, LEAST_TEXTS, room)
+    if short is pair:
+        return (pair,)
+    kept = pair.is_token
+    kept = None if kept is None or kept.shape[1] != long else kept[:LEAST_TEXTS, :room]
+    return (replace(short, is_token=kept, labels=pair.labels[:LEAST_TEXTS]),)
 
 
 # ------------------------------------------------------------------------------------------------------------ the parts

@@ -4,6 +4,7 @@
 drops what does not help, lets the probe speak, and ranks the rest by the share of the input that is left, ties as ties.
 """
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -755,8 +756,10 @@ def graft_prober(
     """The probe of a live model that runs the changed tree in place of its blocks, with the model's own loss."""
 
     def probe(network: Network) -> Probe | NotProbed:
-        return probed(
+        found = probed(
             lambda: GraftTrainee(stock, network, loss), lr=lr, steps=steps, longer=LONGER, coherence=False
         )
+        gc.collect()  # a copy with its hooks refers to itself: without this several whole models are held at once
+        return found
 
     return probe

@@ -505,7 +505,7 @@ def subject_of(model: nn.Module | Seen, batch: Any = None, loss: LossFn | None =
             first, given = _as_it_is(module, ready.batch, batch), batch
     if any(value.numel() == 0 for value in first.inputs.values()):
         raise ConfigError("the batch holds no tokens; give two texts of three tokens or more")
-    short = _shortened(module, first)
+    short = shortened(module, first, *_most(module))
     subject = Subject(model=module, batch=short, given=given, loss=loss, was_training=module.training)
     subject._whole = int(short is not first)  # it was tried whether the model runs on a part
     return subject
@@ -547,13 +547,12 @@ def _most(model: nn.Module) -> tuple[int, int]:
     return LEAST_TEXTS, min(max(int(room / LEAST_TEXTS), LEAST_TOKENS), MOST_TOKENS)
 
 
-def _shortened(model: nn.Module, batch: Batch) -> Batch:
+def shortened(model: nn.Module, batch: Batch, most_texts: int, most_tokens: int) -> Batch:
     """The first texts and tokens of a long batch; the whole one where its axes are not clear, or the part fails."""
     main = next((one for name, one in batch.inputs.items() if holds_tokens(name, one)), None)
     if main is None or main.ndim < 2:
         return batch
     texts, tokens = main.shape[:2]
-    most_texts, most_tokens = _most(model)
     if texts == tokens or (texts <= most_texts and tokens <= most_tokens) or texts > tokens:
         return batch
     sizes = {texts: min(texts, most_texts), tokens: min(tokens, most_tokens)}

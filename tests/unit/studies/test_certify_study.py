@@ -429,8 +429,8 @@ def test_over_texts_the_weakest_statement_counts():
         "No lower bound was found after layer 3: in block 4 of one text (others may fail too), this is needed and not "
         "shown to hold: branch below its skip (found 1.7, limit 1).",
         "No useful upper bound was found after layer 0: in block 1 of one text (others may fail too), all parts "
-        "together may multiply the residual by up to 2.5 (Frobenius norm), and what follows from this is larger than the "
-        "size of the state (explained below).",
+        "together may multiply the residual by up to 2.5 (Frobenius norm), and what follows from this is larger than "
+        "the size of the state (explained below).",
     )
     both = made.finding_from(made.collapsing(), made.collapsing()).standings[F]
     assert both.collapse_layer == 2

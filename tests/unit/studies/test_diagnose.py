@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import rankscope as rs
 from rankscope.cli import app
 from rankscope.errors import ConfigError, ModelError
 
+study = import_module("rankscope.studies.diagnose")  # the package has the verb under this name
 TOKENS, DIM = 12, 24
 
 
@@ -377,3 +379,26 @@ def test_a_terminal_of_80_columns_suffices() -> None:
     lines = str(found).splitlines()
     assert max(map(len, lines)) <= 80, max(lines, key=len)
     assert len(lines) <= 50
+
+
+def test_causes_of_a_large_model_are_looked_for_in_few_texts_and_of_a_larger_one_in_few_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[torch.Size] = []
+
+    class Watched(Language):
+        def forward(self, ids: Tensor) -> Tensor:
+            seen.append(ids.shape)
+            return super().forward(ids)
+
+    torch.manual_seed(0)
+    large, ids = Watched().eval(), torch.randint(40, (6, 40))
+    weights = sum(one.numel() for one in large.parameters())
+    monkeypatch.setattr(study, "MOST_WORK", 120 * weights)
+    rs.diagnose(large, inputs=ids, only=("mechanism",))
+    assert (3, 40) in seen
+    seen.clear()
+    monkeypatch.setattr(study, "MOST_WORK_AT_LEAST", 60 * weights)
+    rs.diagnose(large, inputs=ids, only=("mechanism",))
+    assert (2, 30) in seen
+    assert (3, 40) not in seen
