@@ -27,7 +27,15 @@ from rankscope.findings.asked import Limits, ModelInputs, option
 from rankscope.findings.base import Finding, Number, Quoted, Value
 from rankscope.findings.laws import LawResult, Laws
 from rankscope.findings.mechanism import Cause, Mechanism
-from rankscope.findings.remedies import TERMINAL, NotProbed, Probe, Remedies, Remedy, recipe_sections
+from rankscope.findings.remedies import (
+    LEAST_RATIO,
+    TERMINAL,
+    NotProbed,
+    Probe,
+    Remedies,
+    Remedy,
+    recipe_sections,
+)
 from rankscope.findings.scan.entries import Entry
 from rankscope.findings.stuck import Fit
 from rankscope.findings.subject import RESIDUAL_WORDS
@@ -56,6 +64,9 @@ TELLS = {
     "deterministic": "the same input gives different outputs",
 }
 """What follows from a broken law, as a clause."""
+
+TOLD = ("not finite", "changed in place")
+"""Reasons that say themselves what follows."""
 
 
 # ---------------------------------------------------------------------------------------------------- what is asked
@@ -241,6 +252,8 @@ class DiagnoseFinding(Finding):
         yield from (self._law(one) for one in broken if one.name not in SOFT)
         if self.verdict is not None and self.verdict.not_finite:
             yield self._said("not-finite", self.verdict)
+        elif not any(one.reason == "not finite" for one in broken):
+            yield from self._no_numbers()
         if self.mechanism is not None:
             yield from (self._mechanism(one) for one in self.mechanism.causes)
         equal = None if fallen else self._equal
@@ -264,8 +277,26 @@ class DiagnoseFinding(Finding):
                     sentence=note.sentence,
                 )
 
+    def _no_numbers(self) -> Iterator[FoundCause]:
+        """Of every run of blocks whose states are no numbers; a block is that of the first run."""
+        stacks = () if self.verdict is None else self.verdict.stacks
+        for one in stacks:
+            if one.not_finite is None:
+                continue
+            first, where = one.not_finite.layers[0], f"{one.stack}: " if len(stacks) > 1 else ""
+            since = f"block {first} is the first after which they do" if first else "before the first block"
+            yield FoundCause(
+                name="not-finite",
+                block=first or None if one is stacks[0] else None,
+                site=None,
+                line=None,
+                share=None,
+                kind="verdict",
+                sentence=sentence(f"{where}{one.not_finite.words}; {since}"),
+            )
+
     def _law(self, one: LawResult) -> FoundCause:
-        told = TELLS.get(one.name)
+        told = None if one.reason in TOLD else TELLS.get(one.name)
         said = one.sentence if told is None else f"{one.sentence.removesuffix('.')}; {told}."
         return FoundCause(
             name=one.name,
@@ -321,9 +352,17 @@ class DiagnoseFinding(Finding):
             return False
         if self.verdict is not None and self.verdict.verdict in ("undecided", "no numbers"):
             return None
-        if self.mechanism is not None and self.mechanism.collapsed is None and self.verdict is None:
+        if self.verdict is None and not self._is_told:
             return None
         return True
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether the parts without the scan tell whether the model is ill as it was given."""
+        if self.mechanism is not None:
+            return self.mechanism.collapsed is not None
+        starts_apart = self.probe is None or self.probe.before > LEAST_RATIO
+        return bool(self.laws) and starts_apart
 
     @property
     def not_checked(self) -> tuple[Unchecked, ...]:
@@ -375,9 +414,7 @@ class DiagnoseFinding(Finding):
         if found:
             yield from (one.sentence for one in found)
         elif self.healthy is None:
-            yield "Whether something is wrong cannot be told: " + (
-                self.verdict.sentences[0] if self.verdict is not None else "no numbers were found."
-            )
+            yield from self._undecided_words()
         else:
             yield from self._healthy_words()
             yield from (self._narrowing(one) for one in self._falling)
@@ -398,14 +435,29 @@ class DiagnoseFinding(Finding):
         if self.treatment is not None:
             yield self.treatment.words
         yield from (one.sentence for one in self.not_checked if one.name == "mechanism")
+        if self.no_probe is not None and self.no_probe.declined != "trained weights":
+            yield self.no_probe.sentence
         yield self._next()
+
+    def _undecided_words(self) -> Iterator[str]:
+        cannot = "Whether something is wrong with the model as it was given cannot be told"
+        if self.verdict is not None:
+            first, *rest = self.verdict.sentences
+            yield f"{cannot}: {first[0].lower()}{first[1:]}"
+            yield from rest
+        elif self.mechanism is not None:
+            yield f"{cannot}: rounding hides the unit residual ratio after the last block."
+        else:
+            looked = " and ".join("three steps of training" if one == "probe" else one for one in self.asked)
+            yield f"{cannot}: only {looked} {'was' if len(self.asked) == 1 and self.laws else 'were'} looked at."
 
     def _healthy_words(self) -> Iterator[str]:
         held = [one.name for one in self.laws if one.state == "holds"]
         ratio = self.last_ratio
         parts = [f"{count(len(held), 'wiring law')} hold{'s' * (len(held) == 1)}"] if held else []
         if ratio is not None:
-            parts.append(f"tokens stay apart (unit residual ratio {number(ratio)} after the last block)")
+            said = "tokens stay apart" if ratio > LEAST_RATIO else "no collapse was found"
+            parts.append(f"{said} (unit residual ratio {number(ratio)} after the last block)")
         yield sentence(
             f"nothing wrong was found with {self.model} as it was given: {' and '.join(parts)}"
             if parts
@@ -434,12 +486,24 @@ class DiagnoseFinding(Finding):
             return "Next: write the first remedy, then run this again; --try trains copies with the best of them."
         if self.causes:
             return "Next: mend the first cause, then run this again, because one fault may hide another."
+        if self.healthy is None:
+            return self._to_decide()
         if self.probe is not None and self.probe.stuck:
             return "Next: warm up the learning rate, lower it (--lr), or take a remedy; then run this again."
         return (
             "Next: look elsewhere, at the data, the loss and the learning rate; 'rankscope stuck LOSS' says what a "
             "loss that stands still means."
         )
+
+    def _to_decide(self) -> str:
+        """What tells whether a model is ill of which that is not known."""
+        stacks = () if self.verdict is None else self.verdict.stacks
+        finer = next((one.would_decide for one in stacks if one.would_decide is not None), None)
+        if finer is not None:
+            return f"Next: run this again in {finer} (--dtype {finer})."
+        if self.verdict is None:
+            return "Next: ask for the scan, the laws and the mechanism too (--only scan,laws,mechanism)."
+        return "Next: run this again with other texts, or in more digits (--dtype float64)."
 
     @property
     def last_ratio(self) -> float | None:

@@ -41,6 +41,7 @@ Reason = Literal[
     "no gradient",
     "zero gradient",
     "not registered",
+    "changed in place",
     "random",
     "wrong axis",
     "torn heads",
@@ -117,6 +118,8 @@ _SAID: dict[Reason, str] = {
     "no gradient": "{what} gets no gradient",
     "zero gradient": "the gradient of {what} is zero",
     "not registered": "{what} holds weights that the model does not list, so that they are not trained",
+    "changed in place": "the backward pass fails, because a tensor that it needs is changed in place, so that "
+    "the model cannot be trained: write x = x + y where it has x += y",
     "random": "two runs on the same input differ, in evaluation mode",
     "wrong axis": "the softmax does not run over the keys: rows of the map do not sum to one",
     "torn heads": "the split into heads mixes tokens: one head holds pieces of one token at several places",

@@ -210,8 +210,13 @@ class Probe(Value):
     def sentence(self) -> str:
         """What the first steps do."""
         steps = f"after {count(self.steps, 'step')} at the learning rate {number(self.lr)}"
-        before, after = number(self.before), self._shown(self.after)
+        before, after = self._shown(self.before), self._shown(self.after)
         if not self.stuck:
+            if self.after <= self.floor:
+                return (
+                    f"Whether the first steps collapse it is not known: rounding hides unit residual ratios up to "
+                    f"{number(self.floor)}, and {steps} it is not above."
+                )
             if self.before <= LEAST_RATIO:
                 return f"The start is collapsed ({before}), but {steps} the unit residual ratio is {after}."
             if self.before >= FALL * self.after or min(self.ratios) <= LEAST_RATIO:

@@ -460,7 +460,7 @@ def probed(
     except ConfigError:
         raise
     except RankscopeError as error:
-        return NotProbed(declined="no states", obstacle=type(error).__name__)
+        return NotProbed(declined="no states", obstacle=first_line(error))
     except Exception as error:
         if is_out_of_memory(error):
             return NotProbed(declined="memory")

@@ -15,7 +15,7 @@ from rankscope.wiring.culprits import declared_line, is_own_code, line_run_alone
 from rankscope.wiring.law import law, result
 from rankscope.wiring.losses import loss_of
 from rankscope.wiring.piece import Piece
-from rankscope.wiring.slopes import Slopes, slopes_of
+from rankscope.wiring.slopes import ChangedInPlaceError, Slopes, slopes_of
 from rankscope.wiring.subject import Subject
 from rankscope.wiring.texts import EXPERTS
 
@@ -36,7 +36,10 @@ def gradient(subject: Subject) -> LawResult:
             return result(
                 "gradient", "broken", "no gradient", what="every parameter, by the loss,", line=ran.line
             )
-    slopes = slopes_of(subject)
+    try:
+        slopes = slopes_of(subject)
+    except ChangedInPlaceError:
+        return result("gradient", "broken", "changed in place")
     if slopes is None or not slopes.parameters:
         return result("gradient", "not checked", "no parameters")
     if all(one is None for one in slopes.parameters.values()):

@@ -44,6 +44,13 @@ class Slopes:
 
 _KEPT = "_slopes"
 
+IN_PLACE = "modified by an inplace operation"
+"""What torch says where a tensor that was kept for the backward pass was written over."""
+
+
+class ChangedInPlaceError(ModelError):
+    """The backward pass fails, because the model writes over what it needs."""
+
 
 def slopes_of(subject: Subject) -> Slopes | None:
     """The gradients, computed once; None where the model has no gradients to give."""
@@ -114,6 +121,10 @@ def _slopes(subject: Subject) -> Slopes | None:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
+            if IN_PLACE in str(error):
+                raise ChangedInPlaceError(
+                    "no gradients: a tensor that the backward pass needs is changed in place"
+                ) from error
             raise ModelError(f"no gradients: {type(error).__name__}: {first_line(error)}") from error
     names = len(weights)
     slopes = dict(zip(weights, found[:names], strict=True))

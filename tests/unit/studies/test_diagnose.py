@@ -3,10 +3,12 @@
 import json
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -203,6 +205,7 @@ def script(tmp_path: Path) -> Path:
     file = tmp_path / "mine.py"
     file.write_text(
         f"{text}\ntorch.manual_seed(0)\nmodel = Language()\nsick = Language(blocks=4, skip=False)\n"
+        "coarse = Language(blocks=6, skip=False).bfloat16()\nlinear = nn.Linear(3, 3)\n"
         "ids = torch.randint(0, 40, (3, 12), generator=torch.Generator().manual_seed(1))\n"
         "def call(model):\n    return model(ids)\n",
         encoding="utf-8",
@@ -220,6 +223,29 @@ def test_the_program_fails_where_a_cause_is_found_and_that_is_asked(
     result = CliRunner().invoke(app, [*asked, "--fail-if-ill"])
     assert result.exit_code == code, result.output
     assert max(map(len, result.stdout.splitlines())) <= 100  # a terminal of 80 columns, file names apart
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "code"),
+    [
+        ("model", [], 0),
+        ("sick", [], 1),
+        ("coarse", [], 3),
+        ("coarse", ["--undecided", "ok"], 0),
+        ("coarse", ["--undecided", "fail"], 1),
+        ("linear", [], 2),
+    ],
+)
+def test_every_exit_code_of_a_limit(script: Path, name: str, more: list[str], code: int) -> None:
+    asked = ["diagnose", f"{script}:{name}", "--call", f"{script}:call", "--only", "scan"]
+    result = CliRunner().invoke(app, [*asked, "--fail-if-ill", "--format", "json", *more])
+    assert result.exit_code == code, result.output
+    healthy = {"model": True, "sick": False, "coarse": None}
+    if name in healthy:
+        assert json.loads(result.stdout)["healthy"] is healthy[name]
+        assert CliRunner().invoke(app, asked).exit_code == 0
+    else:
+        assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -402,3 +428,143 @@ def test_causes_of_a_large_model_are_looked_for_in_few_texts_and_of_a_larger_one
     rs.diagnose(large, inputs=ids, only=("mechanism",))
     assert (2, 30) in seen
     assert (3, 40) not in seen
+
+
+class Lost(Language):
+    """States are no numbers from the third block on, in some texts or in all."""
+
+    texts = 1
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.ids(ids) + self.places(torch.arange(ids.shape[1]))
+        for number, block in enumerate(self.blocks):
+            x = block(x)
+            if number == 2:
+                x = torch.cat([x[: self.texts] * math.inf, x[self.texts :]])
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize(("texts", "said"), [(1, " in 1 of 3 texts"), (3, "")])
+def test_states_that_are_no_numbers_are_a_cause_and_not_undecided(texts: int, said: str) -> None:
+    torch.manual_seed(0)
+    one = Lost()
+    one.texts = texts
+    found = rs.diagnose(one, inputs=batch(), only=("scan",))
+    assert found.healthy is False
+    assert [(cause.name, cause.block) for cause in found.causes] == [("not-finite", 4)]
+    assert found.words[0].startswith(f"Layer 4 holds NaN or infinity{said}; block 4 is the first")
+
+
+@pytest.mark.parametrize("only", [("probe",), ("laws", "probe")])
+def test_a_collapsed_start_is_not_called_sound_where_only_training_shows_it(only: tuple[str, ...]) -> None:
+    found = rs.diagnose(model(blocks=6, skip=False), inputs=batch(), only=only)
+    assert found.probe is not None
+    assert found.probe.before < 0.1
+    assert found.healthy is None
+    assert "cannot be told" in found.words[0]
+    assert not [one for one in found.words if "stay apart" in one or "Nothing wrong" in one]
+    assert "--only scan,laws,mechanism" in found.words[-1]
+
+
+def test_what_rounding_hides_is_not_decided_and_the_dtype_that_decides_is_named() -> None:
+    found = rs.diagnose(model(blocks=6, skip=False).bfloat16(), inputs=batch(), only=("scan",))
+    assert found.healthy is None
+    assert any("rounding in bfloat16 hides" in sentence for sentence in found.words)
+    assert found.words[-1] == "Next: run this again in float32 (--dtype float32)."
+
+
+class InPlace(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        x += self.attention(self.norm(x))
+        x += self.mlp(self.other(x))
+        return x
+
+
+def test_a_model_that_writes_over_what_its_gradients_need_cannot_be_trained() -> None:
+    one = model()
+    one.blocks = nn.ModuleList(InPlace(DIM, 3) for _ in range(2))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):  # so says torch
+        one(batch()).sum().backward()
+    one.zero_grad()
+    found = rs.diagnose(one, inputs=batch(), only=("laws", "probe"))
+    assert [cause.name for cause in found.causes] == ["gradient"]
+    assert "changed in place" in found.causes[0].sentence
+    assert "write x = x + y" in found.causes[0].sentence
+    assert any(sentence.startswith("The probe was not run") for sentence in found.words)
+    assert max(len(law.sentence) for law in found.laws) < 250
+
+
+class Moved(Language):
+    """It runs as long as its weights are those of its start."""
+
+    start = 0.0
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.start and float(self.head.bias.detach().sum()) != self.start:
+            raise RuntimeError("weights have moved")
+        return super().forward(ids)
+
+
+def moved() -> Moved:
+    torch.manual_seed(0)
+    one = Moved()
+    one.start = float(one.head.bias.detach().sum())
+    return one
+
+
+def test_a_model_that_fails_on_the_probe_is_diagnosed_as_far_as_that_goes() -> None:
+    found = rs.diagnose(moved(), inputs=batch(), only=("scan", "probe"))
+    assert found.healthy
+    assert found.probe is None
+    assert any("The probe was not run" in one and "weights have moved" in one for one in found.words)
+
+
+def test_of_one_text_it_is_said_what_two_would_show() -> None:
+    found = rs.diagnose(model(), inputs=batch(1))
+    assert found.healthy
+    assert "batch (there is one text; give two or more)" in " ".join(str(found).split())
+
+
+class Failing(Language):
+    def forward(self, ids: Tensor) -> Tensor:
+        x = super().forward(ids)
+        raise RuntimeError(f"no output today: {tuple(x.shape)}")
+
+
+@pytest.mark.parametrize("kind", ["healthy", "sick", "lost", "moved", "failing", "bad loss"])
+def test_a_model_is_left_as_it_was_found_whatever_happens(kind: str) -> None:
+    """Modes of every module, gradients, hooks, weights and random states of torch and numpy, bit by bit.
+
+    That of Python's own ``random`` is not looked at: the checks of types that run in tests draw from it.
+    """
+    torch.manual_seed(0)
+    made: dict[str, Callable[[], Language]] = {"lost": Lost, "moved": moved, "failing": Failing}
+    one = made[kind]() if kind in made else model(blocks=4, skip=kind != "sick")
+    one.train()
+    one.blocks[1].eval()  # a part that its owner has frozen
+    one.head.weight.grad = torch.ones_like(one.head.weight)
+    one.blocks[0].register_forward_hook(lambda *_: None)
+    np.random.seed(3)
+    torch.manual_seed(3)
+
+    def state() -> tuple[object, ...]:
+        parts = list(one.modules())
+        return (
+            torch.get_rng_state().numpy().tobytes(),
+            np.random.get_state()[1].tobytes(),  # type: ignore[union-attr]
+            [part.training for part in parts],
+            [(len(part._forward_hooks), len(part._forward_pre_hooks)) for part in parts],
+            [(len(part._backward_hooks), len(part._backward_pre_hooks)) for part in parts],
+            [weight.requires_grad for weight in one.parameters()],
+            [None if weight.grad is None else weight.grad.numpy().tobytes() for weight in one.parameters()],
+            [value.numpy().tobytes() for value in one.state_dict().values()],
+            ["forward" in vars(part) for part in parts],
+            torch.is_grad_enabled(),
+        )
+
+    before = state()
+    loss = (lambda *_: torch.tensor(float("nan"))) if kind == "bad loss" else None
+    fails = pytest.raises(rs.errors.RankscopeError) if kind in ("failing", "bad loss") else nullcontext()
+    with fails:
+        rs.diagnose(one, inputs=batch(), loss=loss)
+    assert state() == before
