@@ -2,18 +2,25 @@
 
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from rankscope.core.words import number, printable
+from rankscope.core.words import duration, number, printable, whole
 from rankscope.errors import ConfigError
 
 if TYPE_CHECKING:
     from rankscope.results.table import Columns
 
 SCHEMA = "rankscope/1"
+
+LINE_EVERY = 60.0
+"""Seconds between two lines of progress at least, where there is no terminal."""
+
+LINES = 20
+"""There are at most so many lines of progress."""
 
 
 def note(text: str) -> None:
@@ -38,7 +45,7 @@ def emit(text: str, output: Path | None) -> None:
 
 @contextmanager
 def progress(text: str) -> Iterator[Callable[..., None]]:
-    """A bar with the time left on stderr, silent when that is not a terminal.
+    """A bar with the time left on stderr; where that is no terminal, such as the log of a job, a line now and then.
 
     It is told how many are done, of how many if that is known, and what is being done if it says so.
     """
@@ -46,10 +53,41 @@ def progress(text: str) -> Iterator[Callable[..., None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines(text)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(text, total=None)
         yield lambda done, total, doing=text: bar.update(task, completed=done, total=total, description=doing)
+
+
+class _Lines:
+    """Says how far it is when a minute has passed and a twentieth of the work is done since it last did.
+
+    Of work whose end is not known it is a twentieth of what is done. The time left is counted from the first call,
+    since what was done before may have been kept from an earlier run.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text, self._said_at = text, time.monotonic()
+        self._first: tuple[float, int] | None = None
+        self._said = 0
+
+    def __call__(self, done: int, total: int | None, doing: str | None = None) -> None:
+        now = time.monotonic()
+        if self._first is None:
+            self._first, self._said = (now, done), done
+        is_due = now - self._said_at >= LINE_EVERY and (done - self._said) * LINES >= (total or done)
+        if not is_due or done == self._said or done == total:
+            return
+        self._said_at, self._said = now, done
+        began, before = self._first
+        told = f"{doing or self._text}: {whole(done)} done"
+        if total is not None:
+            left = (now - began) * (total - done) / (done - before)
+            told = f"{doing or self._text}: {whole(done)} of {whole(total)} done, about {duration(left)} left"
+        note(told)
 
 
 class Saying(TypedDict):

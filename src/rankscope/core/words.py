@@ -143,6 +143,18 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
 
 
+def duration(seconds: float) -> str:
+    """A time in words, to two digits.
+
+    >>> duration(0.4), duration(75), duration(10_000), duration(1e6)
+    ('0.4 s', '75 s', '2.8 h', '12 days')
+    """
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{number(seconds / size, 2)} {unit}"
+    return f"{number(seconds / 86_400, 2)} days"
+
+
 def listed(names: Sequence[str], *, word: str = "and") -> str:
     """Names in a sentence.
 

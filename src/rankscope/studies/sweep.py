@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from pydantic import JsonValue
 
-from rankscope.core.words import count, whole
+from rankscope.core.words import count, duration, whole
 from rankscope.errors import ConfigError, FileError, Option, RankscopeError
 from rankscope.findings.asked import CommandConfig, ModelInputs, ModelOrNetwork, RandomNetwork
 from rankscope.findings.sweep.finding import (
@@ -28,7 +28,6 @@ from rankscope.findings.sweep.finding import (
     SweepOutcome,
     SweepShowConfig,
     SweepView,
-    duration,
     outcomes,
 )
 from rankscope.findings.sweep.shares import Share, shares_of

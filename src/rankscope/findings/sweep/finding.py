@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from pydantic import field_validator, model_validator
 
 from rankscope.charts import Bar, Bars, Chart, Line, Panel, Point
-from rankscope.core.words import clipped, count, listed, number, percent, power, whole
+from rankscope.core.words import clipped, count, duration, listed, number, percent, power, whole
 from rankscope.document import Cell, Column, Document, Figure, Section, Tabular, Tone, Verdict, some
 from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import CommandConfig, FolderConfig, SharedWork, option
@@ -488,18 +488,6 @@ def outcomes(
         error.fill_null(0.0).fill_nan(0.0).mean().alias("error"),
         pl.col("resolved").all(),
     )
-
-
-def duration(seconds: float) -> str:
-    """A time in words, to two digits.
-
-    >>> duration(0.4), duration(75), duration(10_000), duration(1e6)
-    ('0.4 s', '75 s', '2.8 h', '12 days')
-    """
-    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{number(seconds / size, 2)} {unit}"
-    return f"{number(seconds / 86_400, 2)} days"
 
 
 def _share(one: Share) -> str:
