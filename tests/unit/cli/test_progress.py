@@ -45,7 +45,7 @@ def test_a_line_at_most_each_minute_and_each_twentieth(
     assert slow[0] == "sweep: 61 of 1,200 done, about 3.2 h left"
     quick = said(range(1, 121), 2, 120, clock, capsys)  # 4 minutes: each minute
     assert quick == [f"sweep: {done} of 120 done, about {left} left" for done, left in
-                     ((30, "3 min"), (60, "120 s"), (90, "60 s"))]  # fmt: skip
+                     ((30, "3 min"), (60, "2 min"), (90, "60 s"))]  # fmt: skip
     unknown = said(range(1, 10_001), 30, None, clock, capsys)
     assert unknown[0] == "sweep: 3 done"
     assert len(unknown) < 200
