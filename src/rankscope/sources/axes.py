@@ -6,7 +6,7 @@ module are not asked: a model may be written for ``(texts, tokens)``, ``(tokens,
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 from math import inf, isnan, nan, prod, sqrt
@@ -22,7 +22,7 @@ from rankscope.sources.arguments import Form
 from rankscope.sources.batch import POSITIONAL, Batch
 from rankscope.sources.family import Layout
 from rankscope.sources.given import quantised
-from rankscope.sources.live import quiet, run_batch
+from rankscope.sources.live import run_batch, untouched
 from rankscope.sources.loaded import dtype_of
 from rankscope.sources.named_axes import StatedAxes, holds_tokens
 from rankscope.sources.taps import Receive, tapped
@@ -147,7 +147,7 @@ def _entering(
     def receive(stack: str, layer: int, site: str, state: Tensor) -> None:
         shapes.append(state.shape)
 
-    with suppress(Exception), _at_rest(model), tapped(model, layout, receive, texts=None):
+    with suppress(Exception), untouched(model), tapped(model, layout, receive, texts=None):
         run_batch(model, Batch(inputs=dict(inputs), is_token=None, labels=(), form=form))
     return next(iter(shapes), None)
 
@@ -205,7 +205,7 @@ def oriented(model: nn.Module, layout: Layout, batch: Batch) -> Layout:
         if state.ndim == 3 and state.shape[1] == 1 != state.shape[0]:
             found[stack].add(site if layer else "input")
 
-    with _at_rest(model), tapped(model, layout, receive, texts=None):
+    with untouched(model), tapped(model, layout, receive, texts=None):
         run_batch(model, batch.part(0, 1))
     stacks = (replace(stack, tokens_first=frozenset(found[stack.name])) for stack in layout.stacks)
     return replace(layout, stacks=tuple(stacks))
@@ -390,7 +390,7 @@ class _Trial:
             seen.append(_Seen(stack, layer, tuple(state.shape[:2]), slices))
 
         with ExitStack() as undo:
-            undo.enter_context(_at_rest(self.model))
+            undo.enter_context(untouched(self.model))
             undo.enter_context(tapped(self.model, self.layout, receive, texts=None))
             for handle in _entered(self.model, self.layout, receive) if self.inside else ():
                 undo.callback(handle.remove)
@@ -594,9 +594,3 @@ def _declared(model: nn.Module, layout: Layout) -> int:
     block = model.get_submodule(layout.stacks[0].blocks[0])
     attentions = (part for part in block.modules() if isinstance(part, nn.MultiheadAttention))
     return next((int(not one.batch_first) for one in attentions), 0)
-
-
-@contextmanager
-def _at_rest(model: nn.Module) -> Iterator[None]:
-    with torch.random.fork_rng(devices=()), quiet(model):  # some models draw numbers even at rest
-        yield

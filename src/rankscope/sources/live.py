@@ -1,6 +1,6 @@
 """Running a live model as it is: in evaluation mode, without gradients, where its weights are."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -48,3 +48,36 @@ def quiet(model: nn.Module) -> Iterator[None]:
         for module, mode in modes:
             if module.training is not mode:
                 module.training = mode
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """For a trial that is none of the model's real runs: quiet, and nothing of it is left in the model afterwards.
+
+    Some models change themselves by what they read: they build a table as long as the text, or put in another
+    attention for good once a text is short. Random numbers that are drawn at rest are put back too.
+    """
+    undo = [_as_now(module) for module in every_module(model)]
+    try:
+        with torch.random.fork_rng(devices=()), quiet(model):
+            yield
+    finally:
+        for step in undo:
+            step()
+
+
+def _as_now(module: nn.Module) -> Callable[[], None]:
+    """What gives a module the attributes, parts, parameters and buffers that it has now."""
+    kind, names = type(module), ("_modules", "_parameters", "_buffers")
+    held = [vars(module), *(vars(module)[name] for name in names if type(vars(module).get(name)) is dict)]
+    before = [dict(one) for one in held]
+
+    def restore() -> None:
+        if type(module) is not kind:  # lazy modules become others as they first run
+            return
+        for one, was in zip(held, before, strict=True):
+            if list(one) != list(was) or any(value is not was[name] for name, value in one.items()):
+                one.clear()
+                one.update(was)
+
+    return restore

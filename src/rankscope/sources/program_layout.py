@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rankscope.errors import RankscopeError
 from rankscope.sources.batch import Batch
 from rankscope.sources.family import Stack
-from rankscope.sources.live import quiet, run_batch
+from rankscope.sources.live import run_batch, untouched
 from rankscope.sources.program import Operation, Program, Step, Steps, tensors_of
 from rankscope.sources.taps import plain_code
 
@@ -131,7 +131,7 @@ def _of_program(names: tuple[str, ...], states: tuple[int, ...]) -> Stack:
 
 def _ran(model: nn.Module, batch: Batch, step: Step) -> list[Tensor] | None:
     """The tensors of a model's answer, with every operation handed over; None where it does not run."""
-    with plain_code(model), torch.random.fork_rng(devices=()), quiet(model):
+    with plain_code(model), untouched(model):
         steps = Steps(step)
         enter = model.register_forward_pre_hook(lambda *_: steps.start())
         leave = model.register_forward_hook(lambda *_: steps.stop(), always_call=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rankscope.errors import ConfigError, Option
 from rankscope.sources.batch import POSITIONAL, Batch, batch_of_texts
-from rankscope.sources.live import quiet, run_batch
+from rankscope.sources.live import run_batch, untouched
 from rankscope.sources.loaded import embedding_rows, inputs_of, position_limit, text_config
 from rankscope.sources.taps import plain_code, unwrapped
 from rankscope.sources.texts import with_decoder
@@ -152,8 +152,7 @@ def _asked_rows(model: nn.Module, tables: list[nn.Embedding], id_: int) -> dict[
     ids = torch.full((2, 4), id_)
     batch = Batch(inputs=_named(ids, inputs_of(model)), is_token=None, labels=("", ""))
     with ExitStack() as undo:
-        undo.enter_context(torch.random.fork_rng(devices=()))
-        undo.enter_context(quiet(model))
+        undo.enter_context(untouched(model))
         undo.enter_context(plain_code(model))
         for table in tables:
             undo.callback(table.register_forward_pre_hook(enter, with_kwargs=True).remove)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rankscope.errors import RankscopeError
 from rankscope.sources.batch import Batch
 from rankscope.sources.family import Layout, Stack
-from rankscope.sources.live import quiet, run_batch
+from rankscope.sources.live import run_batch, untouched
 from rankscope.sources.paths import is_inside, lists_of
 from rankscope.sources.roles import children, is_attention, is_callable, is_norm, leaf, matrices
 from rankscope.sources.runs import holds_attention
@@ -159,8 +159,7 @@ def _ran(model: nn.Module, batch: Batch, hooks: list[tuple[nn.Module, Any, Any]]
                 undo.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
             undo.callback(module.register_forward_hook(after).remove)
         undo.enter_context(plain_code(model))
-        undo.enter_context(torch.random.fork_rng(devices=()))
-        undo.enter_context(quiet(model))
+        undo.enter_context(untouched(model))
         try:
             run_batch(model, batch)
         except RankscopeError:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rankscope.sources.batch import Batch
 from rankscope.sources.family import Layout, Stack
-from rankscope.sources.live import quiet, run_batch
+from rankscope.sources.live import run_batch, untouched
 from rankscope.sources.structure import BY_STRUCTURE, BY_USER
 from rankscope.sources.taps import tapped
 
@@ -34,7 +34,7 @@ def in_one_stream(model: nn.Module, layout: Layout, batch: Batch) -> Layout:
         elif site == "block":
             left[stack] = state
 
-    with torch.random.fork_rng(devices=()), quiet(model), tapped(model, layout, receive, texts=None):
+    with untouched(model), tapped(model, layout, receive, texts=None):
         run_batch(model, batch.first(1))
     return replace(layout, stacks=tuple(_joined(layout.stacks, before)))
 

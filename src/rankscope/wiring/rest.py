@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rankscope.sources.live import quiet
+from rankscope.sources.live import untouched
 from rankscope.sources.taps import plain_code
 
 
@@ -19,7 +19,7 @@ def at_rest(model: nn.Module, *, seed: int = 0) -> Iterator[None]:
     slopes = [(one, one.grad) for one in model.parameters()]
     python, numbers = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng(devices=()), quiet(model), plain_code(model):
+        with untouched(model), plain_code(model):
             torch.manual_seed(seed)
             random.seed(seed)
             np.random.seed(seed)
