@@ -41,7 +41,8 @@ class Channels:
             if held is not None and held.ndim > 1
             for size in held.shape
         }
-        shapes = [getattr(part, "normalized_shape", ()) for part in parts]  # of norms; some write a width alone
+        # some norms write their width as a number
+        shapes = [getattr(part, "normalized_shape", ()) for part in parts]
         norms = {shape if isinstance(shape, int) else shape[-1] for shape in shapes if shape}
         return cls(frozenset(part.in_channels for part in convolutions), frozenset(others | norms))
 
