@@ -286,6 +286,12 @@ class Change(Value):
     size: float
     """Change relative to the larger of before and after; of a cosine, the change itself."""
 
+    before_resolved: bool = True
+    """Whether before is above its floor."""
+
+    after_resolved: bool = True
+    """Whether after is above its floor."""
+
     @property
     def words(self) -> str:
         """What moved, where, by how much; without a full stop."""
@@ -305,7 +311,9 @@ class Change(Value):
                 else f" (head {self.head})"
             )
         z = "no spread" if self.z is None else f"{abs(self.z):.1f} standard errors"
-        return f"{what} {self.direction}{where}{most}: {number(self.before)} before, {number(self.after)} after ({z})"
+        before = _above_floor(number(self.before), is_resolved=self.before_resolved)
+        after = _above_floor(number(self.after), is_resolved=self.after_resolved)
+        return f"{what} {self.direction}{where}{most}: {before} before, {after} after ({z})"
 
 
 class Against(Value):
@@ -720,7 +728,7 @@ class CompareFinding(Finding):
 
     def _lead(self, stack: str) -> str:
         """Of rank, residual ratio and cosine the first that changed beyond chance, else the first that both have."""
-        known = list[tuple[float, LastNumber]]()
+        known = list[tuple[LastNumber, LastNumber]]()
         for definition in dict.fromkeys(one.definition for one in self.lasts):
             own = {one.scan: one for one in self.lasts if (one.stack, one.definition) == (stack, definition)}
             before, after = own.get(self.compare.baseline), own.get(self.last.scan)
@@ -730,7 +738,7 @@ class CompareFinding(Finding):
                 and before.value is not None
                 and after.value is not None
             ):
-                known.append((before.value, after))
+                known.append((before, after))
         if not known:
             return ""
         first, after = next((pair for pair in known if pair[1].significant), known[0])
@@ -999,9 +1007,12 @@ class CompareFinding(Finding):
         rows = [
             [
                 *(NOTHING if row[name] is None else str(row[name]) for name in names),
-                *(number(row[name]) for name in numbers),
+                *(
+                    number(row[name]) + ("" if row.get(f"{name}_resolved", True) else STAR)
+                    for name in numbers
+                ),
             ]
-            for row in shown.iter_rows(named=True)
+            for row in with_resolved(shown).iter_rows(named=True)
         ]
         what = (
             "Largest significant changes"
@@ -1013,6 +1024,8 @@ class CompareFinding(Finding):
             *map(Column, numbers),
         ]
         note = "spread: standard error over texts; layer -: the last block of each"
+        if any(cell.endswith(STAR) for row in rows for cell in row):
+            note += "; *: not above its rounding floor"
         return Section(what, [Tabular(columns=columns, rows=rows)], note=note)
 
     def _scans(self) -> Tabular:
@@ -1191,6 +1204,18 @@ def by_size(frame: "pl.DataFrame") -> "pl.DataFrame":
     return frame.with_columns(size.alias("size")).sort("size", descending=True, maintain_order=True)
 
 
+def with_resolved(frame: "pl.DataFrame") -> "pl.DataFrame":
+    """The rows with whether ``before`` and ``after`` are above their own floors, of which ``floor`` is the sum."""
+    import polars as pl
+
+    floors = {"before": pl.col("floor") - pl.col("floor_after"), "after": pl.col("floor_after")}
+    above = {
+        f"{side}_resolved": ((pl.col(side).abs() > floor) | (floor <= 0)).fill_null(value=True)
+        for side, floor in floors.items()
+    }
+    return frame.with_columns(**above)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _PanelSubject:
     """What one panel shows."""
@@ -1253,11 +1278,18 @@ def _last_point(one: LastNumber, x: int) -> Point:
     return Point(x, one.value, tip, low=band[0], high=band[1], hollow=not one.resolved)
 
 
-def _moved(before: float, after: LastNumber, many: str) -> str:
+def _above_floor(text: str, *, is_resolved: bool) -> str:
+    """A number, or what is known of one that rounding hides."""
+    return text if is_resolved else "0 up to rounding"
+
+
+def _moved(first_of_all: LastNumber, after: LastNumber, many: str) -> str:
     """From where to where, and what explains it."""
+    before = first_of_all.value or 0.0
     value = before if after.value is None else after.value
     digits = next((one for one in range(3, 9) if number(before, one) != number(value, one)), 3)
-    first, last = number(before, digits), number(value, digits)
+    first = _above_floor(number(before, digits), is_resolved=first_of_all.resolved)
+    last = _above_floor(number(value, digits), is_resolved=after.resolved)
     if not after.beyond_rounding:
         return f"stayed at {number(before)}{many}, up to rounding"
     way = "fell" if value < before else "rose"

@@ -34,6 +34,7 @@ from rankscope.findings.compare import (
     Series,
     TrendLine,
     by_size,
+    with_resolved,
 )
 from rankscope.findings.scan import ScanFinding
 from rankscope.measures import DEFAULTS, MEASURES
@@ -748,11 +749,13 @@ class _MovedNumber:
     spread: float | None
     z: float | None
     size: float
+    before_resolved: bool
+    after_resolved: bool
 
 
 def _changes(rows: pl.DataFrame) -> Iterator[Change]:
     """Significant changes in groups of neighbouring layers that moved the same way."""
-    moved = by_size(rows.filter(pl.col("significant"))).with_columns(
+    moved = with_resolved(by_size(rows.filter(pl.col("significant")))).with_columns(
         pl.when(pl.col("change") > 0).then(pl.lit("rose")).otherwise(pl.lit("fell")).alias("direction")
     )
     for key, members in moved.sort(*_GROUP, "layer").group_by(*_GROUP, maintain_order=True):
