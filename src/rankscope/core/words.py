@@ -146,7 +146,7 @@ def ranges(numbers: Iterable[int]) -> str:
 def duration(seconds: float) -> str:
     """A time in words, to two digits.
 
-    >>> duration(0.4), duration(75), duration(10_000), duration(1e6)
+    >>> duration(0.4), duration(75.0), duration(1e4), duration(1e6)
     ('0.4 s', '75 s', '2.8 h', '12 days')
     """
     for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
