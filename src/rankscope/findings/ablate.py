@@ -81,6 +81,12 @@ RESIDUAL = "residual[frobenius,mean]"
 MOST_SENTENCES = 8
 """Cuts that get a sentence each; of more, only those of the first mask and skip scale."""
 
+OTHER_CHANGES = (
+    "Doses and kinds of change that are not among the remedies above, by the distance of tokens alone, which does not "
+    "say whether a model trains: a mask that hides most keys keeps tokens apart and cures nothing."
+)
+"""What the list of what-ifs is beside remedies."""
+
 MOST_LINES = 6
 """Lines of one panel; of more, every mask has one."""
 
@@ -461,9 +467,9 @@ class AblateFinding(Finding):
             said += self.mechanism.words
         if self.blame is not None:
             said.append(self.blame.words)
-        if self.remedies is not None:
+        if self.remedies is not None:  # the one ranking; what-ifs beside it are listed without a winner
             said.append(self.remedies.words)
-        if self.suggest is not None:
+        elif self.suggest is not None:
             fates = {one.collapses for one in self.first_cuts if one.variant == self.suggest.network.variant}
             needless = f" {sentence(f'{self.suggest.network.name} does not collapse, so it needs none')}"
             said.append(self.suggest.words + (needless if fates == {False} else ""))
@@ -597,7 +603,9 @@ class AblateFinding(Finding):
                 self.remedies is not None
                 and Section("Remedies, best first", [legend(self.remedies.legend), self.remedies.tabular()]),
                 *(() if self.remedies is None else recipe_sections(self.remedies.advised)),
-                self.suggest is not None and self._suggest(self.suggest),
+                self.suggest is not None
+                and bool(self._other_changes(self.suggest).what_ifs)
+                and self._suggest(self._other_changes(self.suggest)),
             ),
             definitions=list(self.definitions.items()),
             origin=self.provenance,
@@ -707,11 +715,28 @@ class AblateFinding(Finding):
             [legend(blame.legend), blame.tabular(), Figure(blame.panel())],
         )
 
+    def _other_changes(self, suggest: Suggestions) -> Suggestions:
+        """The changes that are not listed as remedies already, advised or dropped."""
+        if self.remedies is None:
+            return suggest
+        told = {one.name for one in (*self.remedies.advised, *self.remedies.dropped)}
+        told |= {name.replace("mask:window", "mask:causal-window") for name in told}
+        return suggest.model_copy(
+            update={"what_ifs": tuple(one for one in suggest.what_ifs if one.name not in told)}
+        )
+
     def _suggest(self, suggest: Suggestions) -> Section:
         name = suggest.network.name
+        if self.remedies is None:
+            title = f"What if: changes to {name}, the largest gain first"
+            apart = list[Notes]()
+        else:
+            title = f"What if: other changes to {name}, the largest gain first"
+            apart = [Notes([OTHER_CHANGES])]
         return Section(
-            f"What if: changes to {name}, the largest gain first",
+            title,
             [
+                *apart,
                 Prose(suggest.meanings, "What is changed"),
                 legend(suggest.legend),
                 suggest.tabular(),

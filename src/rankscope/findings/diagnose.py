@@ -434,6 +434,8 @@ class DiagnoseFinding(Finding):
             yield f"All layers start as copies of one, as nn.TransformerEncoder makes them; {effect}."
         if self.treatment is not None:
             yield self.treatment.words
+            if self.treatment.trial is not None:
+                yield self.treatment.trial.sentence
         yield from (one.sentence for one in self.not_checked if one.name == "mechanism")
         if self.no_probe is not None and self.no_probe.declined != "trained weights":
             yield self.no_probe.sentence
@@ -483,6 +485,11 @@ class DiagnoseFinding(Finding):
 
     def _next(self) -> str:
         if self.causes and self.remedies:
+            tried = None if self.treatment is None else self.treatment.trial
+            if tried is not None and not tried.helped:
+                return "Next: mend the first cause, then run this again, because one fault may hide another."
+            if tried is not None:
+                return "Next: write the remedy that training favours, then run this again."
             return "Next: write the first remedy, then run this again; --try trains copies with the best of them."
         if self.causes:
             return "Next: mend the first cause, then run this again, because one fault may hide another."

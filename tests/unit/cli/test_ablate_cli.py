@@ -132,7 +132,7 @@ def test_the_page_shows_blame_and_suggestions(folder, tmp_path):
     text = (tmp_path / "out.html").read_text()
     assert "Attention alone (san)" in text
     assert "lowers it most" in text
-    assert "What if: changes to" in text
+    assert "What if: other changes to" in text
     assert "<script" not in text
     assert Reader(text).handlers == []
 
@@ -143,10 +143,12 @@ def test_blame_and_suggestions_stand_below_the_table(folder):
     ).stdout
     full = "the full model (transformer)"
     assert text.index(f"\n{PARTS} {full}\n") < text.index(
-        f"\nWhat if: changes to {full}, the largest gain first\n"
+        f"\nWhat if: other changes to {full}, the largest gain first\n"
     )
     assert re.search(r"^block +attention +skip +norm +mlp +sum$", text, flags=re.MULTILINE)
     assert re.search(r"^skip-scale:0.5 ", text, flags=re.MULTILINE)
+    assert len(re.findall(r"^skip-scale:2 ", text, flags=re.MULTILINE)) == 1  # a remedy, and listed once
+    assert "keeps tokens furthest apart" not in text  # the ranking of remedies is the only one
 
 
 def test_blame_and_suggestions_name_the_network_they_are_about(folder, tmp_path):
@@ -155,7 +157,7 @@ def test_blame_and_suggestions_name_the_network_they_are_about(folder, tmp_path)
     text = good(*options).stdout
     named = "the full model (transformer), mask causal, changed in block 2"
     assert f"\n{PARTS} {named}\n" in text
-    assert f"\nWhat if: changes to {named}, the largest gain first\n" in text
+    assert f"\nWhat if: other changes to {named}, the largest gain first\n" in text
     good(*options, "--output", tmp_path / "out.html")
     assert f"{PARTS} {named}" in (tmp_path / "out.html").read_text()
 

@@ -258,6 +258,8 @@ def test_a_trial_trains_copies_and_compares_losses() -> None:
     assert found.treatment is not None, found.last_ratio  # this start collapses
     assert found.treatment.trial is not None
     assert found.treatment.trial.seeds == 2
+    assert found.treatment.trial.sentence in found.words
+    assert "--try" not in found.words[-1]
     assert all(torch.equal(*pair) for pair in zip(before, one.parameters(), strict=True))
 
 
