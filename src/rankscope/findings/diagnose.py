@@ -7,6 +7,7 @@ breach makes outputs wrong, then what made tokens equal by its share of the fall
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import field_validator
@@ -552,7 +553,10 @@ class DiagnoseFinding(Finding):
                 treated is not None
                 and treated.trial is not None
                 and Section("Trained with remedies", [treated.trial.tabular()]),
-                bool(self.laws) and Section("Wiring laws", [Laws(results=self.laws).tabular()], only="html"),
+                bool(self.laws)
+                and Section(
+                    "Wiring laws", [replace(Laws(results=self.laws).tabular(), title="")], only="html"
+                ),
                 why is not None
                 and bool(why.groups)
                 and Section("What makes the ratio fall", [Notes(why.legend), why.tabular()], only="html"),

@@ -181,6 +181,9 @@ _SAID: dict[Reason, str] = {
     "failed": "the trial failed: {what}",
 }
 
+MOST_CODE = 60
+"""Characters of a line of code in a sentence; a longer one is cut, because a terminal has 80 columns."""
+
 MARKS: dict[State, str] = {
     "holds": "holds",
     "broken": "BROKEN",
@@ -202,6 +205,15 @@ UNITS = {
     "start-loss": "it is {}",
 }
 """What the number of a broken law is, in a sentence; laws that are not here have none worth saying."""
+
+
+def _cut(code: str) -> str:
+    """A line of code, without its end where it is long.
+
+    >>> _cut("x = x + y"), len(_cut("x" * 99))
+    ('x = x + y', 60)
+    """
+    return code if len(code) <= MOST_CODE else f"{code[: MOST_CODE - 4]} ..."
 
 
 class LawResult(Value, title="Law"):
@@ -244,7 +256,7 @@ class LawResult(Value, title="Law"):
         if self.block is not None:
             parts.append(f"block {self.block}")
         if self.line is not None:
-            parts.append(self.line + (f", `{self.code}`" if self.code else ""))
+            parts.append(self.line + (f", `{_cut(self.code)}`" if self.code else ""))
         elif self.site:
             parts.append(self.site)
         return ", ".join(parts)
