@@ -698,7 +698,7 @@ class Mechanism(Value):
         return Panel(
             title="What makes the ratio fall, block by block",
             lines=[zero, *lines] if lines else [],
-            value=f"change of ln(ratio)",
+            value="change of ln(ratio)",
             across="block",
             scale="linear",
             notes=[f"The {RATIO_WORDS} is {RATIO}.", "Below zero tokens come closer to each other."],
