@@ -782,7 +782,7 @@ class CertifyFinding(Finding):
         if any(text.startswith("(") for text in shown):
             said.append("In brackets: proven, but not useful.")
         if any(one.lower == -math.inf or one.upper == math.inf for one in self.bounds):
-            said.append(f"{NOTHING}: no bound was found.")
+            said.append(f"{NOTHING}: no bound was found{' in at least one text' if self._several else ''}.")
         if has_printed:
             said.append("printed bound: what the formula of a paper gives.")
         if any(one.bound is not None and not one.bound_proven for one in self.bounds):
@@ -836,7 +836,7 @@ class CertifyFinding(Finding):
         if "lower" in sides:
             said += " Lower bounds reach more layers where attention and MLPs add little to what their skips carry."
         if "upper" in sides and self.subject.variant != "san":
-            said += " Attention alone (--variant san) has useful upper bounds of more layers."
+            said += " Attention alone (--variant san) often has useful upper bounds of more layers."
         named = any(one.of != OURS for line in self.bounds for one in line.lacking)
         theorems = (
             " A theorem of a paper gives no bound if one of its assumptions fails: the table then says what breaks the "
@@ -935,10 +935,11 @@ OURS = "certificate"
 
 def sentences(standings: Sequence[Standing], *, several: bool = False) -> tuple[str, ...]:
     """What is proven of the whole network in each definition, then where it ends and why; of several texts or one."""
+    of_all = " that holds for all texts" if several else ""
     said = [words for one in standings for words in one.at_last]
     said += [words for one in standings for words in one.on_the_way]
     if not said:
-        said.append("No useful bound was found after layer 0, which is what enters the first block.")
+        said.append(f"No useful bound{of_all} was found after layer 0, which is what enters the first block.")
     ends: dict[tuple[str, int, str], list[str]] = {}
     for one in standings:
         for what, (layer, why) in one.ends.items():
@@ -946,7 +947,7 @@ def sentences(standings: Sequence[Standing], *, several: bool = False) -> tuple[
             ends.setdefault((what, layer, because), []).append(NAMES[one.definition])
     for (what, layer, because), names in ends.items():
         of = "" if len(names) == len(standings) else f" for the {' and the '.join(names)}"
-        said.append(f"No {what}{of} was found after layer {layer}{because}.")
+        said.append(f"No {what}{of}{of_all} was found after layer {layer}{because}.")
     known = min((one.enclosed_until for one in standings), default=0)
     if known and ends:
         where = "at every layer" if known == standings[0].layers else f"up to layer {known}"

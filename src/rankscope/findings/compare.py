@@ -708,11 +708,10 @@ class CompareFinding(Finding):
             return "The last block changed" if moved else "The verdict changed, no single number did"
         if self._has_moved(self.last.scan):
             return "The last block changed"
-        if self.last.is_tested:
-            return "Nothing changed"
-        return (
-            "Changed, perhaps by chance" if self.last.beyond_rounding else "Nothing changed beyond rounding"
-        )
+        if not self.last.beyond_rounding:
+            return "Nothing changed beyond rounding"
+        is_tested = self.last.is_tested
+        return "No change beyond the spread over texts" if is_tested else "Changed, perhaps by chance"
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ def test_of_many_scans_an_even_choice_is_drawn_with_the_last_one() -> None:
     ("after", "heading", "tone", "outcome"),
     [
         ({"seed": 1, "change": falls}, "Changed", "look", Outcome.CROSSED),
-        ({"seed": 1}, "Nothing changed", "good", Outcome.CLEAR),
+        ({"seed": 1}, "No change beyond the spread over texts", "good", Outcome.CLEAR),
         ({"seed": 1, "verdict": "cone"}, "The verdict changed", "look", Outcome.CLEAR),
     ],
 )

@@ -426,9 +426,10 @@ def test_over_texts_the_weakest_statement_counts():
         "that of layer 0."
     )
     assert words[-2:] == (
-        "No lower bound was found after layer 3: in block 4 of one text (others may fail too), this is needed and not "
-        "shown to hold: branch below its skip (found 1.7, limit 1).",
-        "No useful upper bound was found after layer 0: in block 1 of one text (others may fail too), all parts "
+        "No lower bound that holds for all texts was found after layer 3: in block 4 of one text (others may fail "
+        "too), this is needed and not shown to hold: branch below its skip (found 1.7, limit 1).",
+        "No useful upper bound that holds for all texts was found after layer 0: in block 1 of one text (others may "
+        "fail too), all parts "
         "together may multiply the residual by up to 2.5 (Frobenius norm), and what follows from this is larger than "
         "the size of the state (explained below).",
     )
