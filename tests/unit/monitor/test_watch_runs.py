@@ -125,7 +125,7 @@ def test_post_norm_is_alarmed_before_the_loss_shows_anything() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5 if SOAK else 2))
+@pytest.mark.parametrize("seed", range(5 if SOAK else 1))
 @pytest.mark.timeout(900)
 def test_pre_norm_is_left_in_peace(seed: int) -> None:
     monitor, losses = letters_run(pre=True, seed=seed, steps=300, every=5 + 10 * seed)

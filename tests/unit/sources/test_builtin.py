@@ -56,7 +56,9 @@ def test_what_a_name_gives(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", checkpoints(*EXPECTED))
+@pytest.mark.parametrize(
+    "name", checkpoints(*(one for one in EXPECTED if one != "smollm2"))
+)  # it takes long to read
 def test_no_code_of_its_package_is_imported(name, monkeypatch):
     package = BUILTINS[name].file.split("/")[0]
     monkeypatch.setitem(sys.modules, package, None)  # importing it raises ImportError
