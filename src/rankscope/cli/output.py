@@ -20,7 +20,7 @@ LINE_EVERY = 60.0
 """Seconds between two lines of progress at least, where there is no terminal."""
 
 LINES = 20
-"""There are at most so many lines of progress."""
+"""At most so many lines of progress, where it is known how much there is to do."""
 
 
 def note(text: str) -> None:

@@ -141,18 +141,24 @@ def _floating(nodes: Iterable[Node]) -> list[Node]:
 
 def mask_of(region: Region, softmax: Node) -> tuple[Node, Node] | None:
     """The operation that masks the logits of a softmax, and the constant that it masks them with; None without one."""
+    for node in on_the_logits(region, softmax):
+        for leaf in node.inputs():
+            if not region.depends(leaf) and _is_mask(node, leaf):
+                return node, leaf
+    return None
+
+
+def on_the_logits(region: Region, softmax: Node) -> Iterator[Node]:
+    """What is done to the logits of a softmax, from the softmax back to the product of queries and keys."""
     waiting, seen = list(softmax.inputs()), set[Node]()
     while waiting:
         node = waiting.pop(0)
         if node in seen or not region.depends(node) or node in region.roots:
             continue
         seen.add(node)
-        for leaf in node.inputs():
-            if not region.depends(leaf) and _is_mask(node, leaf):
-                return node, leaf
+        yield node
         if node.kind not in ("matmul", "bmm", "mm", "linear", "baddbmm"):
             waiting += node.inputs()
-    return None
 
 
 def _is_mask(node: Node, leaf: Node) -> bool:

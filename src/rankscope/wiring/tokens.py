@@ -20,6 +20,7 @@ from rankscope.wiring.culprits import (
     mask_line,
     mask_of,
     node_line,
+    on_the_logits,
 )
 from rankscope.wiring.law import law, result
 from rankscope.wiring.losses import loss_of
@@ -317,16 +318,9 @@ def line_of_argument(
 
 def _constants_on(region: Region, softmax: Node) -> Iterator[Node]:
     """What does not depend on the state and enters the logits of a softmax behind the product of queries and keys."""
-    waiting, seen = list(softmax.inputs()), set[Node]()
-    while waiting:
-        node = waiting.pop(0)
-        if node in seen or not region.depends(node) or node in region.roots:
-            continue
-        seen.add(node)
+    for node in on_the_logits(region, softmax):
         if node.kind in ("add", "sub", "mul", "where", "masked_fill"):
             yield from (one for one in node.inputs() if not region.depends(one) and one.value.ndim > 1)
-        if node.kind not in ("matmul", "bmm", "mm", "linear", "baddbmm"):
-            waiting += node.inputs()
 
 
 def is_padding_input(subject: Subject, given: Node) -> bool:
