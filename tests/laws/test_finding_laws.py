@@ -23,7 +23,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from kit.findings import EXAMPLES, MORE
 from rankscope.errors import ConfigError, FileError
 from rankscope.findings import fields
-from rankscope.findings.base import TABLE_KEYS, Finding, Quotation
+from rankscope.findings.base import TABLE_KEYS, Finding, Quotation, meanings_of
 from rankscope.findings.fields import COLUMNS, finding_classes, hints_of, models_of, schema_of
 from rankscope.findings.old import OldFinding
 from rankscope.findings.reproduce import ReproduceFinding
@@ -398,9 +398,10 @@ def test_no_field_holds_a_sentence(example: Example) -> None:
 def test_no_field_is_meant_for_prose_and_every_field_says_what_it_is(kind: type[Finding]) -> None:
     for model in models_of(kind):
         assert (model.__doc__ or "").strip(), f"{model.__name__} has no docstring"
-        for name, field in model.model_fields.items():
+        meanings = meanings_of(model)
+        for name in model.model_fields:
             if name != "table":
-                assert field.description, f"{model.__name__}.{name}: write what it is below the field"
+                assert meanings.get(name), f"{model.__name__}.{name}: write what it is below the field"
                 place = f"{model.__name__}.{name}"
                 is_free = name in FREE and may_be_text(hints_of(model)[name])
                 assert not is_free or place in QUOTED, f"{place}: sentences are computed, not stored"

@@ -19,7 +19,6 @@ from rankscope.charts.specs import PlaneLine as PlaneLine
 from rankscope.charts.specs import Point as Point
 from rankscope.charts.specs import Spot as Spot
 from rankscope.charts.specs import Square as Square
-from rankscope.charts.svg import to_svg as to_svg
 
 __all__ = [
     "CHART_FORMATS",
@@ -38,5 +37,4 @@ __all__ = [
     "Point",
     "Spot",
     "Square",
-    "to_svg",
 ]

@@ -10,7 +10,6 @@ from markupsafe import Markup
 
 from rankscope.charts.markup import Attribute, legal, tag
 from rankscope.charts.specs import WIDTH, Bars, Grid, Panel, Picture
-from rankscope.charts.svg import FONTS, heading, room_of, size_of, to_svg
 from rankscope.errors import ConfigError, MissingExtraError
 
 CHART_FORMATS = (".svg", ".png")
@@ -56,6 +55,14 @@ class Chart:
 
     def svg(self, *, tips: bool = True) -> Markup:
         """All pictures as one SVG, side by side as far as the width of two goes."""
+        from rankscope.charts.svg import (  # asking for help draws nothing
+            FONTS,
+            heading,
+            room_of,
+            size_of,
+            to_svg,
+        )
+
         if len(self.pictures) == 1 and not self.title and not self.notes:
             return to_svg(self.pictures[0], tips=tips)
         wide = max((size_of(picture)[0] for picture in self.pictures), default=WIDTH)

@@ -16,7 +16,9 @@ C = TypeVar("C", bound="Config")
 class Config(BaseModel):
     """Base of all configurations: frozen, no unknown fields, validated at birth, comparable, JSON-able."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True
+    )  # asking for help builds none of them
 
     def __init__(self, **values: Any) -> None:
         try:

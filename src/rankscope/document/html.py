@@ -12,10 +12,10 @@ from importlib.resources import files
 
 from markupsafe import Markup
 
-from rankscope.charts import CustomPicture, to_svg
+from rankscope.charts import CustomPicture
 from rankscope.charts.markup import legal, tag, void
 from rankscope.charts.specs import WIDTH
-from rankscope.charts.svg import PAGE_STYLE, size_of
+from rankscope.charts.svg import PAGE_STYLE, size_of, to_svg
 from rankscope.core.words import clipped, sentence
 from rankscope.document.blocks import (
     Beside,

@@ -76,7 +76,7 @@ def spelling_of(field: FieldInfo) -> Spelling:
 class CommandConfig(Config):
     """Base of what commands are asked. ``group`` is the heading of the fields that a class declares."""
 
-    model_config = ConfigDict(defer_build=True, validate_default=True)  # mixins are never made themselves
+    model_config = ConfigDict(validate_default=True)
     group: ClassVar[str] = "Options"
 
     @classmethod

@@ -28,8 +28,7 @@ from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import Limits, ModelOrRandom, option
 from rankscope.findings.base import Finding, LogSize, Lower, Number, Upper, Value, Words
 from rankscope.findings.blocks import LN10, ROUNDING_ALONE, how_to_read, legend
-from rankscope.findings.collapse import Apart
-from rankscope.findings.subject import RESIDUAL_WORDS, CutSubject
+from rankscope.findings.subject import RESIDUAL_WORDS, Apart, CutSubject
 
 if TYPE_CHECKING:
     from rankscope.results.statistics import Decision

@@ -8,7 +8,7 @@ from pydantic import field_validator, model_validator
 
 from rankscope.charts import Chart, Panel
 from rankscope.charts.specs import WIDTH
-from rankscope.core.words import clipped, count, listed, power, ranges
+from rankscope.core.words import count, listed, power, ranges
 from rankscope.document import Document, Figure, Notes, Section, Tone, Verdict, some
 from rankscope.errors import ConfigError, Option
 from rankscope.findings.asked import RandomOnly, option
@@ -23,7 +23,7 @@ from rankscope.findings.blocks import (
     on_one_axis,
     split_curves,
 )
-from rankscope.findings.subject import LACKS, RESIDUAL_WORDS
+from rankscope.findings.subject import LACKS, RESIDUAL_WORDS, Apart
 
 Site = Literal["attention", "mlp", "block", "final"]
 SITES: tuple[Site, ...] = get_args(Site)
@@ -111,33 +111,6 @@ class CollapseConfig(RandomOnly):
     def reads(self) -> tuple[str, ...]:
         """Files that masks are read from."""
         return tuple(mask.removeprefix("file:") for mask in self.masks if mask.startswith("file:"))
-
-
-class Apart(Value):
-    """A mask under which groups of tokens read only themselves in the end, so that they need not become equal.
-
-    Tokens are bound to agree only if one of them reaches all others through the layers: the graph of the mask is
-    quasi-strongly connected (Wu et al. 2024, arXiv:2405.18781).
-    """
-
-    mask: str
-    """The mask rule."""
-
-    tokens: int
-    """Tokens that it was asked of."""
-
-    groups: tuple[tuple[int, ...], ...]
-    """The groups of tokens, from zero on."""
-
-    @property
-    def words(self) -> str:
-        """One sentence."""
-        shown = [clipped(ranges(group), 24) for group in self.groups[:MOST_SENTENCES]]
-        more = " | ..." if len(self.groups) > MOST_SENTENCES else ""
-        return (
-            f"Under the mask {self.mask}, {len(self.groups)} groups of the {self.tokens} tokens read nothing outside "
-            f"themselves (tokens {' | '.join(shown)}{more}): each group has its own limit, at any depth."
-        )
 
 
 class Course(Value):

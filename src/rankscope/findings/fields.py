@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import BaseModel, TypeAdapter
 
 import rankscope.findings
-from rankscope.findings.base import SCHEMA, Finding, Words
+from rankscope.findings.base import SCHEMA, Finding, Words, meanings_of
 
 COLUMNS = {
     "run": "Name of the run: a hash of its configuration.",
@@ -111,8 +111,6 @@ def schema_of(kind: type[Finding]) -> dict[str, Any]:
     whole = kind.model_json_schema(mode="serialization")
     fields, defined = whole.get("properties", {}), whole.get("$defs", {})
     fields.pop("table", None)
-    for name, part in fields.items():  # pydantic leaves out a text that equals the one of the class
-        part.setdefault("description", kind.model_fields[name].description)
     for name, hint in shown_of(kind).items():
         part = TypeAdapter(hint).json_schema(mode="serialization", ref_template="#/$defs/{model}")
         defined |= part.pop("$defs", {})
@@ -163,8 +161,9 @@ def _command(kind: type[Finding]) -> str:
     """One section: the fields of a finding, its columns, and the values inside it."""
     parts = [f"## {kind.command}\n\n{_summary(kind)}\n"]
     for model in models_of(kind):
+        meanings = meanings_of(model)
         rows = [
-            (name, type_words(hint, kind.command), model.model_fields[name].description or "")
+            (name, type_words(hint, kind.command), meanings.get(name, ""))
             for name, hint in hints_of(model).items()
             if name != "table"
         ]

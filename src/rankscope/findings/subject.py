@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import FiniteFloat
 
-from rankscope.core.words import count, listed, number
+from rankscope.core.words import clipped, count, listed, number, ranges
 from rankscope.findings.base import Number, Quoted, Value
 from rankscope.findings.blocks import text_lengths
 from rankscope.findings.reading import TokensRead, source_words
@@ -39,6 +39,37 @@ RESIDUAL_WORDS = (
 def variant_name(variant: str) -> str:
     """A variant in words, with its name: ``attention alone (san)``; other variants by their name alone."""
     return f"{VARIANTS[variant]} ({variant})" if variant in VARIANTS else variant
+
+
+MOST_GROUPS = 4
+"""Groups of tokens that one sentence lists."""
+
+
+class Apart(Value):
+    """A mask under which groups of tokens read only themselves in the end, so that they need not become equal.
+
+    Tokens are bound to agree only if one of them reaches all others through the layers: the graph of the mask is
+    quasi-strongly connected (Wu et al. 2024, arXiv:2405.18781).
+    """
+
+    mask: str
+    """The mask rule."""
+
+    tokens: int
+    """Tokens that it was asked of."""
+
+    groups: tuple[tuple[int, ...], ...]
+    """The groups of tokens, from zero on."""
+
+    @property
+    def words(self) -> str:
+        """One sentence."""
+        shown = [clipped(ranges(group), 24) for group in self.groups[:MOST_GROUPS]]
+        more = " | ..." if len(self.groups) > MOST_GROUPS else ""
+        return (
+            f"Under the mask {self.mask}, {len(self.groups)} groups of the {self.tokens} tokens read nothing outside "
+            f"themselves (tokens {' | '.join(shown)}{more}): each group has its own limit, at any depth."
+        )
 
 
 class ProofValue(Value, title="Proof"):

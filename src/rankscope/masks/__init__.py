@@ -20,9 +20,6 @@ from rankscope.masks.rules import Longformer as Longformer
 from rankscope.masks.rules import Prefix as Prefix
 from rankscope.masks.rules import Strided as Strided
 from rankscope.masks.rules import Window as Window
-from rankscope.masks.spectrum import Interval as Interval
-from rankscope.masks.spectrum import slem_bracket_of as slem_bracket_of
-from rankscope.masks.spectrum import slem_of as slem_of
 from rankscope.masks.summary import MaskSummary as MaskSummary
 from rankscope.masks.summary import describe as describe
 from rankscope.masks.summary import slem_words as slem_words

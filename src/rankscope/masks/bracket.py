@@ -16,7 +16,8 @@ from scipy.sparse import csc_array, csr_array, eye_array
 from scipy.sparse.linalg import splu
 
 from rankscope.masks import eigen
-from rankscope.masks.eigen import SparseMap, Vector, symmetric_modulus
+from rankscope.masks.eigen import Vector, symmetric_modulus
+from rankscope.masks.patterns import SparseMap
 
 Ends = tuple[float, float]
 Matrix = NDArray[np.float64]

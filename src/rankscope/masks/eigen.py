@@ -1,17 +1,14 @@
 """Largest eigenvalue modulus of one irreducible block: LAPACK for small blocks, Lanczos and Arnoldi beyond."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
-from scipy.sparse import csc_array, csr_array, eye_array
+from scipy.sparse import csc_array, eye_array
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh, splu
 
-if TYPE_CHECKING:
-    SparseMap = csr_array[np.float64, tuple[int, int]]
-else:  # older scipy cannot subscript its arrays at run time
-    SparseMap = csr_array
+from rankscope.masks.patterns import SparseMap
 
 Vector = NDArray[np.float64]
 Complexes = NDArray[np.complex128]

@@ -8,17 +8,14 @@ which one center can reach all tokens.
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from rankscope.errors import MaskError
-from rankscope.masks.eigen import SparseMap
-from rankscope.masks.patterns import Indices, MaskArray, SparseMask, require_keys
-from rankscope.masks.spectrum import Interval, slem_bracket_of, slem_of
+from rankscope.masks.patterns import Indices, MaskArray, SparseMap, SparseMask, require_keys
 
 if TYPE_CHECKING:
     SparseNumbers = csr_array[np.int8, tuple[int, int]]
@@ -28,6 +25,17 @@ else:  # older scipy cannot subscript its arrays at run time
 Words = NDArray[np.uint64]
 
 _GATHER_WORDS = 2**22  # 32 MB
+
+
+class Interval(NamedTuple):
+    """Two numbers between which another one certainly lies."""
+
+    low: float
+    high: float
+
+    @property
+    def width(self) -> float:
+        return self.high - self.low
 
 
 @final
@@ -68,6 +76,8 @@ class MaskGraph:
     @cached_property
     def _labels(self) -> tuple[int, NDArray[np.int32]]:
         """Number of strongly connected components, and the component of every token."""
+        from scipy.sparse.csgraph import connected_components  # here, not above: slow to import
+
         count, labels = connected_components(_as_numbers(self.mask), directed=True, connection="strong")
         return int(count), labels
 
@@ -175,6 +185,10 @@ class MaskGraph:
         Up to ``EXACT_TOKENS`` tokens it is right to the last digit, multiple eigenvalues included. Not for rotary or
         other position rules: these change the map, see ``slem_of``.
         """
+        from rankscope.masks.spectrum import (
+            slem_of,  # it imports solvers and mpmath, which masks alone do without
+        )
+
         return slem_of(self.uniform_map())
 
     def slem_bracket(self) -> Interval:
@@ -184,6 +198,8 @@ class MaskGraph:
         >>> Causal().graph(300).slem_bracket()
         Interval(low=0.5, high=0.5)
         """
+        from rankscope.masks.spectrum import slem_bracket_of  # as above
+
         return slem_bracket_of(self.uniform_map())
 
 
@@ -194,6 +210,8 @@ def _as_numbers(edges: SparseMask) -> SparseNumbers:
 
 def _hops(edges: SparseMask, start: int) -> Indices:
     """Number of edges on a shortest path from ``start`` to every token; -1 where there is none."""
+    from scipy.sparse.csgraph import breadth_first_order  # as above
+
     order, before = breadth_first_order(_as_numbers(edges), start, directed=True, return_predecessors=True)
     hops = [-1] * edges.shape[0]
     hops[start] = 0

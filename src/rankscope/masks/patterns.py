@@ -13,8 +13,9 @@ from rankscope.errors import MaskError
 
 if TYPE_CHECKING:
     SparseMask = csr_array[np.bool_, tuple[int, int]]
+    SparseMap = csr_array[np.float64, tuple[int, int]]
 else:  # older scipy cannot subscript its arrays at run time
-    SparseMask = csr_array
+    SparseMask = SparseMap = csr_array
 
 MaskArray = NDArray[np.bool_]
 Indices = NDArray[np.signedinteger[Any]]

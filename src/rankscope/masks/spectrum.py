@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
 from math import frexp, gcd, nextafter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,10 @@ from scipy.sparse.linalg import ArpackNoConvergence
 from rankscope.errors import ShapeError
 from rankscope.masks import eigen
 from rankscope.masks.bracket import by_overlap, gamma, general_ends, open_ends, reversible_ends
-from rankscope.masks.eigen import SLEM_TOLERANCE, SparseMap, Vector, general_modulus, symmetric_modulus
+from rankscope.masks.eigen import SLEM_TOLERANCE, Vector, general_modulus, symmetric_modulus
 from rankscope.masks.exact import EXACT_TOKENS, exact_modulus
+from rankscope.masks.graph import Interval
+from rankscope.masks.patterns import SparseMap
 
 ROW_SUM_TOLERANCE = 1e-9
 """How far a row may miss one. Maps computed in single precision must be normalized again in double."""
@@ -31,17 +33,6 @@ _REVERSIBLE_TOLERANCE = 1e-11  # on log ratios: eigenvalues of the symmetric for
 _EPS = float(np.finfo(np.float64).eps)
 _WIDE = 0.01  # a bracket for which another method is tried
 _UNIFORM = _EPS / 2  # of 1 / keys as a float
-
-
-class Interval(NamedTuple):
-    """Two numbers between which another one certainly lies."""
-
-    low: float
-    high: float
-
-    @property
-    def width(self) -> float:
-        return self.high - self.low
 
 
 def slem_of(matrix: Any) -> float:

@@ -5,7 +5,6 @@ is float64 numpy, and a function takes either the rows, ``(N, d)``, or their sin
 """
 
 import numpy as np
-from scipy.spatial.distance import pdist
 
 RANKME_EPSILON = 1e-7
 """What RankMe adds to every share of its spectrum."""
@@ -81,6 +80,8 @@ def uniformity(rows: np.ndarray) -> float:
 
     Wang and Isola, Understanding contrastive representation learning through alignment and uniformity, 2020, t = 2.
     """
+    from scipy.spatial.distance import pdist  # here, not above: slow to import
+
     squares = np.maximum(pdist(unit_rows(rows), "sqeuclidean"), 0.0)
     return float(np.log(np.exp(-2.0 * squares).mean())) if len(squares) else float("nan")
 
@@ -134,6 +135,8 @@ def label_gap(rows: np.ndarray, labels: np.ndarray) -> tuple[float, float, float
     Of two modalities the first is their gap (Liang et al., Mind the gap, 2022). The mean of n random directions has a
     length of about ``1 / sqrt(n)``.
     """
+    from scipy.spatial.distance import pdist  # here, not above: slow to import
+
     units, (_, place) = unit_rows(rows), np.unique(labels, return_inverse=True)
     counts = np.bincount(place)
     sums = np.zeros((len(counts), rows.shape[1]))

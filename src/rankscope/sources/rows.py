@@ -69,6 +69,15 @@ class Rows:
         return rows
 
 
+def is_rows(model: object) -> bool:
+    """Whether a name is that of a file of rows."""
+    return (
+        isinstance(model, str | os.PathLike)
+        and Path(model).suffix.lower() in ROW_FILES
+        and not Path(model).is_dir()
+    )
+
+
 def read_rows(source: Any, *, labels: Any = None, groups: Any = None, name: str | None = None) -> Rows:
     """Rows of an array, a tensor, a list of lists, a file, or an iterator over arrays of some rows each.
 

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from rankscope.errors import NotUnderstood, NumericalError, ShapeError
 from rankscope.findings.rate import Unpredicted
-from rankscope.masks import slem_bracket_of, slem_of
 from rankscope.network import (
     Alibi,
     Attention,
@@ -126,6 +125,8 @@ def _has_bare_logits(network: Network) -> bool:
 
 
 def _by_eigenvalue(shared: Tensor) -> Prediction:
+    from rankscope.masks.spectrum import slem_bracket_of, slem_of  # here, not above: they import solvers
+
     second, certain = slem_of(shared.numpy()), slem_bracket_of(shared.numpy(), error=_map_error(shared))
     if bool((shared == shared[:1]).all()):
         return Prediction(order=3.0, rate=None, method="slem", declined="cubic")

@@ -37,7 +37,7 @@ from rankscope.findings.certify import (
     Standing,
     Text,
 )
-from rankscope.findings.collapse import Apart
+from rankscope.findings.subject import Apart
 from rankscope.masks import parse_mask
 from rankscope.network import Context, Network, Norm, Part, Spec
 from rankscope.network.mask_notes import reading_graph, self_contained

@@ -10,7 +10,8 @@ import torch
 from rankscope.core.numerics import dtype_named, threads_for
 from rankscope.core.processor import amx_fault
 from rankscope.errors import ConfigError, Option
-from rankscope.findings.collapse import Apart, CollapseConfig, CollapseFinding, Course
+from rankscope.findings.collapse import CollapseConfig, CollapseFinding, Course
+from rankscope.findings.subject import Apart
 from rankscope.masks import MaskGraph, parse_mask
 from rankscope.measures import Evaluation, Measure, evaluate, evaluate_many, find_measure
 from rankscope.network import Network, Spec, Trace, variant, with_mask

@@ -27,11 +27,11 @@ from rankscope.findings.verdict import Weight
 from rankscope.probe import Tally, probe_into
 from rankscope.probe.tally import KEPT_TEXTS
 from rankscope.sources import Loaded, read_texts
+from rankscope.sources.rows import is_rows
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.texts import NothingMeasured, TextCounts
 from rankscope.sources.weights import not_finite
 from rankscope.studies.elsewhere import Home, files_named, kept_in
-from rankscope.studies.embeddings import is_rows
 from rankscope.studies.inputs import CallInputs, Passage, marks_of
 from rankscope.studies.scan import (
     Advance,

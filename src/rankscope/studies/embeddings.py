@@ -1,12 +1,10 @@
 """Across inputs: one row per input, from an array, a file or every layer of a model, and what the rows amount to."""
 
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,7 @@ from rankscope.measures.row_stream import RowStream, RowSummary
 from rankscope.measures.spectra import SPECTRAL, Spectrum
 from rankscope.probe.pooled import Pooled, pooled_rows
 from rankscope.sources import Layout, Loaded
-from rankscope.sources.rows import ROW_FILES, Rows, read_rows
+from rankscope.sources.rows import Rows, read_rows
 from rankscope.studies.inputs import MeasuredBatches
 from rankscope.studies.rows import RowBuilder
 from rankscope.verdict.inputs import judge_inputs
@@ -82,15 +80,6 @@ def scan_embeddings(
         groups=None if rows.groups is None else len(np.unique(rows.groups)),
     )
     return _finding(subject, [state], config)
-
-
-def is_rows(model: object) -> bool:
-    """Whether a name is that of a file of rows."""
-    return (
-        isinstance(model, str | os.PathLike)
-        and Path(model).suffix.lower() in ROW_FILES
-        and not Path(model).is_dir()
-    )
 
 
 def scan_pooled(

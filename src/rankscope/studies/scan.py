@@ -60,12 +60,12 @@ from rankscope.sources import (
 )
 from rankscope.sources.given import not_a_model
 from rankscope.sources.layout import check_order
+from rankscope.sources.rows import is_rows
 from rankscope.sources.seen import Call
 from rankscope.sources.states import parse_axes
 from rankscope.sources.streams import in_one_stream
 from rankscope.sources.tree_report import tree_report
 from rankscope.sources.weights import not_finite
-from rankscope.studies.embeddings import is_rows, scan_embeddings, scan_pooled
 from rankscope.studies.inputs import (
     CallInputs,
     MeasuredBatches,
@@ -164,6 +164,8 @@ def scan(
             advance=advance,
         )
     if config.across == "inputs" and is_rows(model):
+        from rankscope.studies.embeddings import scan_embeddings  # slow to import, and few scans need it
+
         return scan_embeddings(model, config=config, advance=advance)
     measured = asked_measures(config)
     if isinstance(model, str | os.PathLike) and is_states(model):
@@ -184,6 +186,8 @@ def scan(
     layout, chosen, first = layout_and_inputs(ready, config, given)
     if config.across == "inputs":
         with memory_words(), threads_for(largest_weight(ready)):
+            from rankscope.studies.embeddings import scan_pooled  # as above
+
             return scan_pooled(ready, unwrapped(ready.model), layout, chosen, config, advance)
     trees = [tree_report(recording_of(ready.model, given), batch) for batch in first] if config.tree else []
     table, gradients = _run_scan(ready, layout, chosen, config, of_loss, advance, partial)

@@ -21,10 +21,9 @@ from rankscope.charts import (
     Point,
     Spot,
     Square,
-    to_svg,
 )
 from rankscope.charts.axes import linear_axis, log_axis
-from rankscope.charts.svg import LETTER, MOST_BOARDS, MOST_SPOTS, points_to_keep
+from rankscope.charts.svg import LETTER, MOST_BOARDS, MOST_SPOTS, points_to_keep, to_svg
 from rankscope.errors import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -168,6 +168,6 @@ def test_the_words_of_a_network_without_kinds() -> None:
 
 
 def _svg(picture: Any) -> str:
-    from rankscope.charts import to_svg
+    from rankscope.charts.svg import to_svg
 
     return str(to_svg(picture))

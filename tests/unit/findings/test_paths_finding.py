@@ -7,7 +7,7 @@ import pytest
 
 from kit.html_reader import Reader
 from kit.paths_findings import HOSTILE, lengths, made, ranked, searched, term
-from rankscope.charts import to_svg
+from rankscope.charts.svg import to_svg
 from rankscope.findings.base import Finding
 from rankscope.findings.paths import PathsFinding
 from rankscope.findings.paths import values as v

@@ -14,7 +14,8 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.linalg import ArpackNoConvergence
 
 from rankscope.errors import ShapeError
-from rankscope.masks import ExplicitMask, describe, eigen, parse_mask, slem_of, spectrum
+from rankscope.masks import ExplicitMask, describe, eigen, parse_mask, spectrum
+from rankscope.masks.spectrum import slem_of
 from reference import mask_loops
 
 TRIPLE_QUARTER = [[1, 0, 1, 1, 1], [0, 1, 1, 1, 1], [1, 0, 1, 0, 0], [1, 1, 1, 1, 0], [0, 0, 1, 0, 1]]

@@ -15,12 +15,11 @@ from rankscope.masks import (
     describe,
     eigen,
     parse_mask,
-    slem_bracket_of,
-    slem_of,
     slem_words,
     spectrum,
 )
 from rankscope.masks.exact import exact_modulus
+from rankscope.masks.spectrum import slem_bracket_of, slem_of
 from reference import mask_loops
 
 SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))

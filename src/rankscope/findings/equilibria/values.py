@@ -10,7 +10,7 @@ from rankscope.core.words import clipped, count, number, percent, power, ranges
 from rankscope.findings.asked import NormName
 from rankscope.findings.base import LogSize, Number, Value
 from rankscope.findings.blocks import LN10
-from rankscope.findings.collapse import Apart
+from rankscope.findings.subject import Apart
 
 EndingName = Literal["equilibrium", "consensus", "cycle", "shape", "plateau", "range", "unresolved"]
 FoundBy = Literal["run", "newton", "construction", "closed form", "given"]

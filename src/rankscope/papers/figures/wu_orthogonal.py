@@ -23,7 +23,7 @@ from rankscope.core.words import count, number, power
 from rankscope.dynamics.orthogonal import Draw, Followed, follow, in_hemisphere
 from rankscope.findings.base import Value
 from rankscope.findings.blocks import LN10
-from rankscope.findings.collapse import Apart
+from rankscope.findings.subject import Apart
 from rankscope.masks import parse_mask
 from rankscope.measures import find_measure
 from rankscope.papers.figures.figure import Figure, FigureConfig, Job, Statement, all_of, register
