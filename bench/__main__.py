@@ -6,6 +6,7 @@ import sys
 import torch
 
 from bench import (
+    bench_alone,
     bench_bounds,
     bench_centers,
     bench_dynamics,
@@ -26,6 +27,7 @@ def main() -> None:
         "torch": torch.__version__,
         "centers": bench_centers.run(),
         "network": bench_network.run(),
+        "alone": bench_alone.run(),
         "start": bench_start.run(),
         "split": bench_split.run(),
         "scan": bench_scan.run(),

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import torch
 
-from bench import bench_growth
+from bench import bench_alone, bench_growth
 from bench.bench_scan import bert_base, tokens_of, usual_way
 from bench.timing import median_times
 from rankscope.network import Spec, build, gaussian_tokens, generators
+from rankscope.pathways import spectrum
 from rankscope.probe import Panel, Tally, probe_into
 from rankscope.results import write_atomically
 from rankscope.sources import layout_of
@@ -24,6 +25,9 @@ from rankscope.split import split_states
 BEGIN, END = "<!-- bench -->\n", "<!-- end of bench -->\n"
 
 Row = Sequence[object]
+
+PATHS = Spec(layers=12, heads=12, dim=768, variant="transformer", norm="layer", activation="gelu")
+"""A network of the size of BERT-base."""
 
 WORDS = 2
 """Columns of words in both tables."""
@@ -96,7 +100,28 @@ def _ratios(repeats: int) -> list[Row]:
             (name, over, f"{time / plain:.2f}", aims.get(name, ""))
             for name, time in zip(runs, times, strict=True)
         ]
-    return [*rows, *_split(repeats)]
+    return [*rows, *_paths(repeats), *_split(repeats), *_alone(repeats)]
+
+
+@torch.no_grad()
+def _paths(repeats: int) -> list[Row]:
+    """The exact spectrum of all paths through 12 x 12 heads over a plain pass of the same network."""
+    generator = torch.Generator().manual_seed(0)
+    network = build(PATHS, generator).float()
+    x = gaussian_tokens(128, PATHS.dim, generator=generator).float()
+    forward, whole = median_times(
+        lambda: network(x), lambda: spectrum(network, x, dtype=torch.float32), repeats=repeats
+    )
+    return [("exact spectrum of paths", "plain pass, 12 x 12 heads", f"{whole / forward:.2f}", 7.5)]
+
+
+def _alone(repeats: int) -> list[Row]:
+    found = bench_alone.run(repeats)
+    return [
+        ("scan minilm, one short text", "load and run by hand", f"{found['short text']:.2f}", 1.15),
+        ("scan, 4 layers of width 256", "plain pass, 1 x 8,192", f"{found['long text']:.2f}", 1.25),
+        ("its anonymous memory", "plain pass, 1 x 8,192", f"{found['memory of long text']:.2f}", 1.15),
+    ]
 
 
 def _split(repeats: int) -> list[Row]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import gc
 
 import click
 
@@ -219,4 +220,7 @@ def main() -> None:
     """Entry point of the installed program."""
     with contextlib.suppress(AttributeError, ValueError, OSError, RuntimeError):  # without a real stderr
         faulthandler.enable()  # where a processor or a library ends the program, it at least says where
-    app(prog_name="rankscope")  # also under python -m
+    try:
+        app(prog_name="rankscope")  # also under python -m
+    finally:
+        gc.freeze()  # a program that ends need not go through a million objects to see which of them it can give back

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from rankscope.core.collection import without_collection
 from rankscope.errors import RegistrationError
 
 
@@ -111,7 +112,8 @@ def found_at(address: str) -> Any:
     """
     module, _, name = address.partition(":")
     try:
-        found = import_module(module)
+        with without_collection():
+            found = import_module(module)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise  # something that the module needs

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rankscope.core.collection import without_collection
 from rankscope.errors import ConfigError, FileError, MissingExtraError, Option, RankscopeError
 from rankscope.sources.extras import import_timm, import_transformers, quiet
 from rankscope.sources.loaded import Loaded, Request, kind_of, loaded
@@ -72,7 +73,7 @@ def load_folder(folder: Path, request: Request) -> Loaded:
             raise _not_by_blocks(f"the folder {str(folder)!r}", "was written by rankscope, for a small model")
         return load_own(folder, request)
     hint = "check its files, or save the model again with save_pretrained"
-    with readable(f"the folder {str(folder)!r}", hint):
+    with readable(f"the folder {str(folder)!r}", hint), without_collection():
         return _load_files(folder, folder.name, request)
 
 
