@@ -5,23 +5,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rankscope.core.processor import safe_products
 from rankscope.sources.batch import Batch
 from rankscope.sources.roles import every_module
 
 
-def run_batch(model: nn.Module, batch: Batch) -> object:
+def run_batch(model: nn.Module, batch: Batch, copies: dict[str, Tensor] | None = None) -> object:
     """The model's own answer to one batch, moved to where the model is.
 
     It is given copies: some models write into their inputs. A batch of a call under autocast runs under the same one.
+    Whoever looks at the copies afterwards makes them (``copied_inputs``) and hands them in.
     """
-    devices = (parameter.device for parameter in model.parameters())
-    device = next(
-        (found for found in devices if found.type != "meta"), torch.device("cpu")
-    )  # meta: offloaded
-    inputs = {name: value.to(device, copy=True) for name, value in batch.inputs.items()}
+    inputs = copied_inputs(model, batch) if copies is None else copies
     args, kwargs = replace(batch, inputs=inputs).arguments()
     with ExitStack() as undo:
         undo.enter_context(safe_products(model))
@@ -29,6 +26,15 @@ def run_batch(model: nn.Module, batch: Batch) -> object:
             undo.enter_context(safe_products(torch.empty(0, dtype=batch.autocast[1])))
             undo.enter_context(torch.autocast(batch.autocast[0], dtype=batch.autocast[1]))
         return model(*args, **kwargs)
+
+
+def copied_inputs(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    """Copies of the inputs of a batch, where the model is."""
+    devices = (parameter.device for parameter in model.parameters())
+    device = next(
+        (found for found in devices if found.type != "meta"), torch.device("cpu")
+    )  # meta: offloaded
+    return {name: value.to(device, copy=True) for name, value in batch.inputs.items()}
 
 
 @contextmanager

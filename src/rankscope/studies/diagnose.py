@@ -21,6 +21,7 @@ from rankscope.errors import (
     NotTranslated,
     NotUnderstood,
     Option,
+    Piece,
     RankscopeError,
     ShapeError,
     is_out_of_memory,
@@ -53,6 +54,7 @@ from rankscope.sources.streams import in_one_stream
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
+from rankscope.sources.writes import check_inputs_stay
 from rankscope.studies.inputs import (
     CallInputs,
     MeasuredBatches,
@@ -230,7 +232,9 @@ def _patient(
         raise ConfigError("no text was given; a diagnosis needs at least one")
     if any(value.numel() == 0 for value in batches[0].inputs.values()):
         raise ConfigError("the batch holds no tokens; give two texts of three tokens or more")
+    _check_texts(batches, config)
     with own_words(ready.model, batches[0]):
+        check_inputs_stay(unwrapped(ready.model), batches[0])
         check_order(unwrapped(ready.model), layout, batches[0])
         layout = in_one_stream(unwrapped(ready.model), layout, batches[0])
     return _Patient(
@@ -244,6 +248,25 @@ def _patient(
         config=config,
         loss=loss,
         fresh=is_fresh(unwrapped(ready.model)),
+    )
+
+
+def _check_texts(batches: Sequence[Batch], config: DiagnoseConfig) -> None:
+    """An error where the laws are to be tried beside other parts on one text alone.
+
+    The laws alone are tried on one text, and say which of them need a second one.
+    """
+    if sum(len(batch) for batch in batches) > 1 or "laws" not in config.only or config.only == ("laws",):
+        return
+    more: list[Piece] = [" with ", Option("max_texts", LEAST_TEXTS)] if config.max_texts == 1 else []
+    raise ConfigError(
+        "a diagnosis needs a batch of two texts or more, found one, in which texts that read each other cannot be "
+        "seen; give a second text",
+        *more,
+        ", or ask for what one text suffices for: ",
+        Option("only", tuple(one for one in config.only if one != "laws")),
+        " or ",
+        Option("only", ("laws",)),
     )
 
 

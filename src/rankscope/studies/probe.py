@@ -10,14 +10,15 @@ alone, on tokens that are given. The user's model, gradients, hooks and random s
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from rankscope.core.processor import safe_products
-from rankscope.errors import ConfigError, RankscopeError, is_out_of_memory
+from rankscope.errors import ConfigError, ModelError, Option, RankscopeError, is_out_of_memory
 from rankscope.findings.remedies import DOUBT, FEW_STEPS, LEAST_RATIO, LossKind, NotProbed, Probe
 from rankscope.findings.suggest import RANKED_BY
 from rankscope.measures import evaluate, evaluate_padded, find_measure
@@ -33,6 +34,7 @@ from rankscope.sources.batch import Batch
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.layout import layout_of
 from rankscope.sources.loaded import dtype_of
+from rankscope.sources.operations.lines import raising_line
 from rankscope.sources.plain_run import plain_run
 from rankscope.sources.safety import first_line
 from rankscope.sources.taps import plain_code, unwrapped
@@ -61,6 +63,10 @@ class Look:
 
     last: Tensor
     keep: Tensor | None
+
+
+class NotTrainable(ModelError):  # noqa: N818 - reads as a sentence
+    """The model's own code, or the loss, raised while it was trained, where it ran on the same batch before."""
 
 
 class Trainee(ABC):
@@ -100,18 +106,43 @@ class LiveTrainee(Trainee):
         self.weights = trainable(model)
         self.layers, self.dtype, self.batches = stack.calls, dtype_of(model), len(self.own)
         self.entered: list[Tensor | None] = []
+        self.is_trained = False
         for weight in model.parameters():
             weight.requires_grad_(False)
         for weight in self.weights:
             weight.requires_grad_(True)
 
     def loss(self, batch: int) -> Tensor:
-        with safe_products(self.model), plain_code(self.model):
+        self.is_trained = True
+        with safe_products(self.model), plain_code(self.model), _as_training_errors(self.model):
             return self.fn(self.model, self.own[batch])
 
+    def try_training_mode(self) -> None:
+        """One loss in training mode, without gradients; buffers, such as running statistics, are as before afterwards.
+
+        The steps are taken without dropout, in evaluation mode, and would not show what training mode raises.
+        """
+        held = [(one, one.detach().clone()) for one in self.model.buffers()]
+        try:
+            self.model.train()
+            with torch.no_grad():
+                self.loss(0)
+        finally:
+            self.is_trained = False
+            for part in self.model.modules():
+                part.training = False
+            with torch.no_grad():
+                for one, before in held:
+                    one.copy_(before)
+
     def look(self) -> Look:
-        last = plain_run(self.model, self.stack, self.own[0], with_ending=False).states[-1]
+        with self._own_errors():
+            last = plain_run(self.model, self.stack, self.own[0], with_ending=False).states[-1]
         return Look(last, self._keep(last))
+
+    def _own_errors(self) -> AbstractContextManager[None]:
+        """Before the first step what fails is how states are read; after it what the model does with other weights."""
+        return _as_training_errors(self.model) if self.is_trained else nullcontext()
 
     def _keep(self, state: Tensor) -> Tensor | None:
         kept = self.own[0].is_token
@@ -119,7 +150,8 @@ class LiveTrainee(Trainee):
 
     def rows(self) -> tuple[Tensor, ...]:
         """Every call of a block gets the state that it got the first time, so that only the weights have moved."""
-        run = run_again(self.model, self.stack, self.own[0], self.entered)
+        with self._own_errors():
+            run = run_again(self.model, self.stack, self.own[0], self.entered)
         if run is None:
             return ()
         wrote = [state for _, state in sorted(run.sites.items(), key=lambda one: one[0])]
@@ -127,6 +159,24 @@ class LiveTrainee(Trainee):
             wrote = list(run.states[1:])
         wide = [state for state in wrote if state.shape == run.states[-1].shape]
         return tuple(mean_row(state.double(), self._keep(state)) for state in wide)
+
+
+@contextmanager
+def _as_training_errors(model: nn.Module) -> Iterator[None]:
+    """What the model's own code or the loss raises, as an error that names the line; memory is the caller's."""
+    try:
+        yield
+    except Exception as error:
+        inner = error.__cause__ if type(error) is ModelError else error
+        if inner is None or isinstance(inner, RankscopeError) or is_out_of_memory(inner):
+            raise
+        line = raising_line(inner)
+        where = "" if line is None else f" at {line.told.file}:{line.told.number}"
+        raise NotTrainable(
+            f"{type(model).__name__} runs, but raised {type(inner).__name__} ({first_line(inner)}){where} when a copy "
+            "of it was trained; mend that, or leave out training: ",
+            Option("only", ("scan", "laws", "mechanism")),
+        ) from error
 
 
 class GraftTrainee(Trainee):
@@ -439,7 +489,9 @@ def _live(
         kind = chosen_loss(twin, own[0], given=loss, seed=seed, mask_token=mask_token)
     if kind is None:
         return NotProbed(declined="no loss")
-    return LiveTrainee(twin, chosen, own, kind)
+    trainee = LiveTrainee(twin, chosen, own, kind)
+    trainee.try_training_mode()
+    return trainee
 
 
 def probed(
@@ -457,7 +509,7 @@ def probed(
         return NotProbed(declined="loss ignores model")
     except NoCopy:
         return NotProbed(declined="no copy")
-    except ConfigError:
+    except (ConfigError, NotTrainable):
         raise
     except RankscopeError as error:
         return NotProbed(declined="no states", obstacle=first_line(error))

@@ -24,7 +24,7 @@ from rankscope.sources.calls import given_calls
 from rankscope.sources.family import Layout, Stack
 from rankscope.sources.given import checked_module, inside
 from rankscope.sources.layout import layout_of
-from rankscope.sources.live import run_batch
+from rankscope.sources.live import copied_inputs, run_batch
 from rankscope.sources.loaded import dtype_of
 from rankscope.sources.named_axes import holds_tokens
 from rankscope.sources.operations import Graph, Line, Node, captured
@@ -35,6 +35,7 @@ from rankscope.sources.roles import block_width
 from rankscope.sources.safety import first_line
 from rankscope.sources.streams import in_one_stream
 from rankscope.sources.taps import entering, first_tensor, tapped
+from rankscope.sources.writes import check_inputs_stay
 from rankscope.wiring.piece import Piece, Place
 from rankscope.wiring.rest import at_rest
 
@@ -172,9 +173,11 @@ class Subject:
                     )
                     undo.callback(module.register_forward_hook(leave).remove)
             undo.enter_context(at_rest(self.model, seed=seed))
+            copies = copied_inputs(self.model, batch)
             with as_model_errors():
-                output = run_batch(self.model, batch)
+                output = run_batch(self.model, batch, copies)
         if keep:
+            check_inputs_stay(self.model, batch, copies)
             self._calls = calls
         outputs = tuple(one.detach().clone() for one in _floating(output))
         return Ran(roots, tuple(states), outputs)

@@ -514,17 +514,133 @@ def moved() -> Moved:
     return one
 
 
-def test_a_model_that_fails_on_the_probe_is_diagnosed_as_far_as_that_goes() -> None:
-    found = rs.diagnose(moved(), inputs=batch(), only=("scan", "probe"))
-    assert found.healthy
-    assert found.probe is None
-    assert any("The probe was not run" in one and "weights have moved" in one for one in found.words)
+class RaisesInTraining(Language):
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.training:
+            raise RuntimeError("no training today\nsecond line")
+        return super().forward(ids)
 
 
-def test_of_one_text_it_is_said_what_two_would_show() -> None:
-    found = rs.diagnose(model(), inputs=batch(1))
+@pytest.mark.parametrize(
+    ("make", "said"), [(moved, "weights have moved"), (RaisesInTraining, "no training today")]
+)
+def test_a_model_that_fails_when_it_is_trained_is_an_error_with_the_line(
+    make: Callable[[], Language], said: str
+) -> None:
+    with pytest.raises(ModelError, match=said) as caught:
+        rs.diagnose(make(), inputs=batch(), only=("scan", "probe"))
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    number = next(place for place, line in enumerate(lines, 1) if f'RuntimeError("{said}' in line)
+    assert f"test_diagnose.py:{number}" in str(caught.value)
+    assert "only=('scan', 'laws', 'mechanism')" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert rs.diagnose(make().eval(), inputs=batch(), only=("scan",)).healthy
+
+
+def test_running_statistics_are_not_moved_by_the_trial_in_training_mode() -> None:
+    one = model()
+    one.blocks[0].norm = Normed(DIM)
+    before = {name: value.clone() for name, value in one.state_dict().items()}
+    found = rs.diagnose(one, inputs=batch(), only=("probe",))
+    assert found.probe is not None
+    assert all(torch.equal(value, before[name]) for name, value in one.state_dict().items())
+
+
+class Normed(nn.BatchNorm1d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mT).mT
+
+
+def test_of_one_text_the_laws_alone_are_tried_and_a_diagnosis_asks_for_two() -> None:
+    with pytest.raises(ConfigError, match="two texts or more, found one") as caught:
+        rs.diagnose(model(), inputs=batch(1))
+    assert "only=('scan', 'mechanism', 'probe') or only=('laws',)" in str(caught.value)
+    found = rs.diagnose(model(), inputs=batch(1), only=("laws",))
     assert found.healthy
     assert "batch (there is one text; give two or more)" in " ".join(str(found).split())
+    assert rs.diagnose(model(), inputs=batch(1), only=("scan",)).healthy
+    assert rs.diagnose(model(), inputs=[batch(1), batch(1)], only=("scan", "laws")).healthy
+
+
+class WritesIntoItsInput(Language):
+    def forward(self, ids: Tensor) -> Tensor:
+        ids += 1
+        return super().forward(ids)
+
+
+def test_a_model_that_changes_its_input_is_an_error_with_the_line() -> None:
+    one, ids = WritesIntoItsInput().train(), batch().clamp(max=38)
+    given = ids.clone()
+    with pytest.raises(ModelError, match="changes its input in place") as caught:
+        rs.diagnose(one, inputs=ids)
+    assert "`ids += 1`" in str(caught.value)
+    assert "x.clone()" in str(caught.value)
+    assert torch.equal(ids, given)
+    assert one.training
+
+
+BAD = """
+import dataclasses
+
+class Writes(Language):
+    def forward(self, ids):
+        ids += 1
+        ids %= 30
+        return super().forward(ids)
+
+class Gpu(Language):
+    def forward(self, ids):
+        return super().forward(ids.to("cuda:0"))
+
+class Raises(Language):
+    def forward(self, ids):
+        if self.training:
+            raise ValueError("no training")
+        return super().forward(ids)
+
+@dataclasses.dataclass
+class Answer:
+    label: int = 1
+
+class Silent(Language):
+    def forward(self, ids):
+        super().forward(ids)
+        return Answer()
+
+def good(): return Language()
+def writes(): return Writes()
+def gpu(): return Gpu()
+def raises(): return Raises()
+def silent(): return Silent()
+def one(model): return model(ids[:1])
+def none(model): return model(ids[:, :0])
+def nan(model, batch): return torch.tensor(float("nan"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "more", "said"),
+    [
+        ("gpu", "call", (), "asks for a GPU"),
+        ("good", "none", (), "tokens"),
+        ("writes", "call", (), "`ids += 1`"),
+        ("raises", "call", (), "raised ValueError (no training)"),
+        ("silent", "call", (), "tensor"),
+        ("good", "call", ("--loss", "nan"), "the loss is nan at once"),
+        ("good", "one", (), "--only laws"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    script: Path, name: str, call: str, more: tuple[str, ...], said: str
+) -> None:
+    script.write_text(script.read_text(encoding="utf-8") + BAD, encoding="utf-8")
+    option = [*more[:1], *(f"{script}:{one}" for one in more[1:])]
+    asked = ["diagnose", f"{script}:{name}", "--call", f"{script}:{call}", *option]
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
 
 
 class Failing(Language):
@@ -533,14 +649,22 @@ class Failing(Language):
         raise RuntimeError(f"no output today: {tuple(x.shape)}")
 
 
-@pytest.mark.parametrize("kind", ["healthy", "sick", "lost", "moved", "failing", "bad loss"])
+@pytest.mark.parametrize(
+    "kind", ["healthy", "sick", "lost", "moved", "failing", "bad loss", "training", "writes"]
+)
 def test_a_model_is_left_as_it_was_found_whatever_happens(kind: str) -> None:
     """Modes of every module, gradients, hooks, weights and random states of torch and numpy, bit by bit.
 
     That of Python's own ``random`` is not looked at: the checks of types that run in tests draw from it.
     """
     torch.manual_seed(0)
-    made: dict[str, Callable[[], Language]] = {"lost": Lost, "moved": moved, "failing": Failing}
+    made: dict[str, Callable[[], Language]] = {
+        "lost": Lost,
+        "moved": moved,
+        "failing": Failing,
+        "training": RaisesInTraining,
+        "writes": WritesIntoItsInput,
+    }
     one = made[kind]() if kind in made else model(blocks=4, skip=kind != "sick")
     one.train()
     one.blocks[1].eval()  # a part that its owner has frozen
@@ -566,7 +690,8 @@ def test_a_model_is_left_as_it_was_found_whatever_happens(kind: str) -> None:
 
     before = state()
     loss = (lambda *_: torch.tensor(float("nan"))) if kind == "bad loss" else None
-    fails = pytest.raises(rs.errors.RankscopeError) if kind in ("failing", "bad loss") else nullcontext()
+    is_bad = kind in ("failing", "bad loss", "moved", "training", "writes")
+    fails = pytest.raises(rs.errors.RankscopeError) if is_bad else nullcontext()
     with fails:
         rs.diagnose(one, inputs=batch(), loss=loss)
     assert state() == before

@@ -20,7 +20,7 @@ from rankscope.probe.graft import Grafted, stock_of
 from rankscope.probe.training_loss import chosen_loss
 from rankscope.sources.batch import Batch, batch_of_texts
 from rankscope.sources.layout import layout_of
-from rankscope.studies.probe import GraftTrainee, LiveTrainee, Training, probe_model, run_probe
+from rankscope.studies.probe import GraftTrainee, LiveTrainee, NotTrainable, Training, probe_model, run_probe
 from reference.training_loops import adamw_steps, unit_ratio
 
 
@@ -114,7 +114,6 @@ def test_a_loss_that_is_given_is_the_loss() -> None:
         (lambda model, batch: model(batch.inputs["ids"]).sum() * math.nan, "not finite"),
         (lambda model, batch: torch.ones(()), "loss ignores model"),
         (lambda model, batch: torch.ones((), requires_grad=True) * 2, "loss ignores model"),
-        (lambda model, batch: model(batch.inputs["nothing"]), "failed"),
     ],
 )
 def test_what_cannot_be_trained_says_why(loss, reason: str) -> None:
@@ -122,6 +121,15 @@ def test_what_cannot_be_trained_says_why(loss, reason: str) -> None:
     assert isinstance(found, NotProbed)
     assert found.declined == reason
     assert found.sentence.startswith("The probe was not run: ")
+
+
+def test_a_loss_that_fails_is_an_error_with_its_line() -> None:
+    with pytest.raises(
+        NotTrainable, match=r"raised KeyError \('nothing'\) at .*test_probe_steps.py:\d+ when a copy"
+    ):
+        probe_model(
+            small_lm(), id_batch(), generator=generator(), loss=lambda model, batch: batch.inputs["nothing"]
+        )
 
 
 def test_a_loss_that_uses_the_users_own_model_changes_nothing_there() -> None:

@@ -32,6 +32,21 @@ def line_now(top: CodeType, *, skip: int = 0) -> Line | None:
     return None
 
 
+def raising_line(error: BaseException) -> Line | None:
+    """The innermost line on the way to an error that is no library's and none of ours; None where all are."""
+    found: Line | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not is_library(file) and not Path(file).is_relative_to(_PACKAGE):
+            found = Line(file, trace.tb_lineno, linecache.getline(file, trace.tb_lineno).strip())
+        trace = trace.tb_next
+    return found
+
+
+_PACKAGE = Path(__file__).parents[2]
+
+
 @cache
 def is_library(file: str) -> bool:
     """Whether a file belongs to torch, einops, the standard library or our own recorder."""
