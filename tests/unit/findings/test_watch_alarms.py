@@ -171,6 +171,7 @@ def test_weights_that_are_no_numbers_ring_at_once() -> None:
         log.take(Reading(step=step, signals={}, not_finite=lost))
         log.judged()
     assert [(one.step, one.where) for one in log.rang] == [(0, "weight b")]
+    assert [(one.since, one.sentence) for one in log.ringing] == [(0, "NaN or infinity in weight b.")]
     assert rings([Reading(step=0, signals={}, not_finite=("weight a",))]) == ["non-finite"]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from rankscope.core.words import number, percent
+from rankscope.core.words import listed, number, percent
 from rankscope.findings.base import Number, Value
 from rankscope.findings.inputs import InputsName
 from rankscope.findings.mechanism import Cause
@@ -174,14 +174,23 @@ class AlarmKind:
 
 
 def judge_run(run: RunSoFar, ringing: Sequence[Alarm] = ()) -> tuple[Alarm, ...]:
-    """The alarms that ring now, the most urgent first; those that rang before keep the step since which they do."""
+    """The alarms that ring now, the most urgent first; those that rang before keep how they began."""
     before = {one.key: one for one in ringing}
     found = [one for kind in ALARMS.values() for one in kind.judge(run)]
-    return tuple(
-        one.model_copy(update={"since": old.since, "cause": old.cause, "inputs": old.inputs})
-        if (old := before.get(one.key))
-        else one
-        for one in found
+    return tuple(one if one.key not in before else _gone_on(before[one.key], one) for one in found)
+
+
+def _gone_on(began: Alarm, now: Alarm) -> Alarm:
+    """An alarm that still rings; of what is no number it names what was lost first: one NaN spreads to every weight."""
+    lost = began if began.not_finite else now
+    return now.model_copy(
+        update={
+            "since": began.since,
+            "cause": began.cause,
+            "inputs": began.inputs,
+            "where": lost.where,
+            "not_finite": lost.not_finite,
+        }
     )
 
 
@@ -679,7 +688,7 @@ def _not_finite(run: RunSoFar) -> Iterator[Alarm]:
 
 
 def _not_finite_words(alarm: Alarm) -> str:
-    return f"NaN or infinity since step {alarm.since}: {', '.join(alarm.not_finite)}."
+    return f"NaN or infinity in {listed(alarm.not_finite)}."
 
 
 # ------------------------------------------------------------------------------------------------------------- stuck
