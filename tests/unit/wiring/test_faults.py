@@ -1,17 +1,15 @@
 """Faults as people make them are named with their law, their block and their line."""
 
-import os
 from pathlib import Path
 
 import pytest
 
+from kit.marks import slow_but
 from kit.wiring_faults import FAULTS, Fault, changed_file
 from kit.wiring_unseen import UNSEEN
 from kit.wiring_ways import WAYS
 from rankscope.errors import LawBroken, RankscopeError
 from rankscope.wiring import check, laws
-
-SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
 
 BY_DEFAULT = {
     ("nano", "softmax over queries"),
@@ -34,14 +32,14 @@ BY_DEFAULT = {
     ("onebig", "attends to nothing"),
     ("pairs", "no skip in the loop"),
 }
-"""Some faults of both kinds; `make soak` tries all."""
+"""Some faults of both kinds; `make slow` tries the others."""
 
 ALL = (*FAULTS, *UNSEEN, *WAYS)
 
 
 @pytest.mark.parametrize(
     "fault",
-    [one for one in ALL if SOAK or (one.model, one.name) in BY_DEFAULT],
+    slow_but(ALL, often=[one for one in ALL if (one.model, one.name) in BY_DEFAULT]),
     ids=lambda one: f"{one.model}-{one.name.replace(' ', '-')}",
 )
 def test_a_fault_is_named(fault: Fault, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """No law is said to be broken in a model that is sound."""
 
 import importlib
-import os
 import runpy
 import warnings
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 
 from kit.checkpoints import checkpoints, first_texts, loaded
+from kit.marks import slow_but
 from kit.models import MODELS
 from kit.standins import NEEDED
 from kit.wired.odd import DESIGNS
@@ -18,17 +18,13 @@ from rankscope.findings.laws import Laws
 from rankscope.sources import BUILTINS, Seen
 from rankscope.wiring import check, laws
 
-SOAK = bool(os.environ.get("RANKSCOPE_SOAK"))
-
 WIRED = ("nano", "classifier", "bert", "multihead", "llama", "einsum", "distil", "notebook", "vit", "llama2")
 MORE = ("mingpt", "translate", "conformer", "gptj", "textclass")
 WAYS = ("onebig", "segments", "sequences", "grouped", "functional", "layerdicts", "patches", "pairs")
-ODD = (
-    sorted(DESIGNS)
-    if SOAK
-    else ["heads_pruned", "nope_every_third", "prelayernorm_skipless_shaped", "rezero"]
+ODD = slow_but(
+    sorted(DESIGNS), often=["heads_pruned", "nope_every_third", "prelayernorm_skipless_shaped", "rezero"]
 )
-TINY = sorted(MODELS) if SOAK else ["bert", "gpt2", "albert"]
+TINY = slow_but(sorted(MODELS), often=["bert", "gpt2", "albert"])
 STRANGERS = sorted(
     path
     for path in (Path(__file__).parents[2] / "strangers").glob("*.py")
@@ -45,7 +41,7 @@ def assert_silent(found: Laws) -> None:
     assert found.backwards <= 4
 
 
-@pytest.mark.parametrize("name", WIRED + MORE if SOAK else WIRED[:3])
+@pytest.mark.parametrize("name", slow_but(WIRED + MORE, often=WIRED[:3]))
 @pytest.mark.parametrize("training", [True, False])
 def test_models_by_hand(name: str, training: bool) -> None:
     module = importlib.import_module(f"kit.wired.{name}")
@@ -82,7 +78,7 @@ def test_tiny_models_of_families(name: str) -> None:
         assert_silent(laws(case.model(), case.inputs(2, 7)))
 
 
-@pytest.mark.skipif(not SOAK, reason="make soak looks at the recordings of all scripts")
+@pytest.mark.slow
 @pytest.mark.parametrize("script", STRANGERS, ids=lambda path: path.stem)
 def test_strangers(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -101,13 +97,13 @@ def test_strangers(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert_silent(found)
 
 
-@pytest.mark.skipif(not SOAK, reason="make soak reads the checkpoints")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", checkpoints(*BUILTINS))
 def test_checkpoints(name: str) -> None:
     assert_silent(laws(loaded(name).model, first_texts(name)))
 
 
-@pytest.mark.parametrize("name", WAYS if SOAK else WAYS[:1])
+@pytest.mark.parametrize("name", slow_but(WAYS, often=WAYS[:1]))
 def test_models_of_further_ways(name: str) -> None:
     module = importlib.import_module(f"kit.wired.{name}")
     model, given = module.build(), module.batch()
