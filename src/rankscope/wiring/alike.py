@@ -4,16 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
-from re import sub
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from rankscope.findings.laws import LawResult
 from rankscope.sources.operations import Line, Node, Region
 from rankscope.wiring.culprits import is_own_code, line_run_alone
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
+from rankscope.wiring.siblings import Form, differing_lines, wiring_of, word_of
 from rankscope.wiring.subject import Subject
 from rankscope.wiring.texts import site_of
 
@@ -36,9 +36,19 @@ class _Form:
     region: Region
 
     @cached_property
+    def nodes(self) -> list[Node]:
+        """All operations between the state that enters and the one that leaves."""
+        return [node for node in self.region.order if node not in self.region.roots]
+
+    @cached_property
     def words(self) -> list[str]:
-        """One word per operation: its kind, the plain numbers among its arguments, and the weights that it reads."""
-        return [word_of(node) for node in self.region.order if node not in self.region.roots]
+        """One word per operation."""
+        return [word_of(node) for node in self.nodes]
+
+    @cached_property
+    def wiring(self) -> list[str]:
+        """Which operations each one reads."""
+        return wiring_of(self.nodes)
 
     @cached_property
     def skips(self) -> list[Node]:
@@ -58,21 +68,6 @@ class _Form:
     def is_made_alone(self) -> bool:
         """Whether the forward pass was put on this one module."""
         return "forward" in vars(self.piece.module)
-
-
-def word_of(node: Node) -> str:
-    names = [sub(r"\d+", "#", leaf.name) for leaf in node.inputs() if leaf.op is None and leaf.name]
-    return f"{node.kind}{_numbers((node.args, node.kwargs))}{names}"
-
-
-def _numbers(value: Any) -> str:
-    if isinstance(value, Node | Tensor):
-        return "."
-    if isinstance(value, dict):
-        return str({name: _numbers(one) for name, one in value.items()})
-    if isinstance(value, list | tuple):
-        return f"({','.join(_numbers(one) for one in value)})"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _peeled(region: Region, node: Node) -> Node:
@@ -108,7 +103,7 @@ def alike(subject: Subject) -> LawResult:
             if len(forms) < FEWEST:
                 continue
             looked = True
-            found = _without_skip(forms) or _odd_one(forms)
+            found = _without_skip(forms) or _odd_one(forms) or _odd_wiring(forms)
             if found is not None and found.state == "broken":
                 return found
             is_meant = is_meant or found
@@ -154,10 +149,17 @@ def _without_skip(forms: list[_Form]) -> LawResult | None:
         "no skip",
         block=odd.piece.place.block_of(missing),
         site=site_of(odd.piece, missing.path),
-        line=_line_for(odd, other, missing),
+        line=_differing(odd, other) or _line_for(odd, other, missing),
         number=float(len(odd.skips)),
         what=str(usual),
     )
+
+
+def _differing(odd: _Form, other: _Form) -> Line | None:
+    """The first line at which a block differs from another one whose operations it otherwise shares."""
+    if odd.piece.shared is not None or odd.is_made_alone:
+        return None
+    return next(iter(differing_lines(Form(odd.piece), Form(other.piece))), None)
 
 
 def _left_out(usual: list[Node], own: list[Node]) -> Node:
@@ -200,10 +202,38 @@ def _odd_one(forms: list[_Form]) -> LawResult | None:
     )
 
 
+def _odd_wiring(forms: list[_Form]) -> LawResult | None:
+    """The one block whose operations are those of all others, but read other values: another state, say.
+
+    A block that is meant to be the first or the last does something else; none does the same with another tensor.
+    """
+    if len({"\n".join(one.words) for one in forms}) > 1:
+        return None
+    texts = ["\n".join(one.wiring) for one in forms]
+    usual = max(set(texts), key=texts.count)
+    odd = [place for place, one in enumerate(texts) if one != usual]
+    if len(odd) != 1:
+        return None
+    one, other = forms[odd[0]], forms[texts.index(usual)]
+    modules = [form.piece.module for form in forms]
+    if not is_own_code(one.piece.module) or _is_declared(one.piece.module, modules):
+        return None
+    pairs = zip(one.nodes, one.wiring, other.wiring, strict=True)
+    node = next(node for node, own, theirs in pairs if own != theirs)
+    return result(
+        "alike",
+        "broken",
+        "odd wiring",
+        block=one.piece.place.block_of(None),
+        site=site_of(one.piece, node.path),
+        line=node.line or one.piece.place.line,
+        what=node.kind,
+    )
+
+
 def _first_difference(one: _Form, other: _Form) -> tuple[Node, bool]:
     """The first operation that one block has and the other has not, and whether it is the first block's own."""
-    own = [node for node in one.region.order if node not in one.region.roots]
-    usual = [node for node in other.region.order if node not in other.region.roots]
+    own, usual = one.nodes, other.nodes
     for tag, start, _, begin, _ in SequenceMatcher(a=one.words, b=other.words, autojunk=False).get_opcodes():
         if tag in ("replace", "delete"):
             return own[start], True

@@ -195,7 +195,7 @@ def _line_of_epsilon(subject: Subject, piece: Piece, one: _Epsilon) -> Line | No
         return used
     module = _submodule(piece, one.node.path)
     if module is not None and is_norm(one.node.path.rpartition(".")[2], module):
-        made = declared_line(piece.module, one.node.path)
+        made = declared_line(subject.model, site_of(piece, one.node.path))
         if made is not None:
             is_said = re.search(r"eps", made.code, re.IGNORECASE) is not None
             return made if is_said else default_line(type(module), one.eps) or made

@@ -11,6 +11,7 @@ from rankscope.findings.laws import LawResult, Laws
 from rankscope.sources import Seen
 from rankscope.sources.safety import first_line
 from rankscope.wiring.law import LAWS, result
+from rankscope.wiring.siblings import with_own_line
 from rankscope.wiring.slopes import WORDS
 from rankscope.wiring.subject import LossFn, NoRoom, Subject, checked_base, subject_of
 
@@ -48,7 +49,7 @@ def laws(
 
 def _checked(subject: Subject, name: str, check: Any) -> LawResult:
     try:
-        found: LawResult = check(subject)
+        found: LawResult = with_own_line(subject, check(subject))
     except NoRoom:
         return result(name, "not checked", "no room")
     except RankscopeError as error:

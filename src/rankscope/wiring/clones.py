@@ -9,6 +9,7 @@ from rankscope.findings.laws import LawResult
 from rankscope.sources.family import Stack
 from rankscope.wiring.culprits import declared_line, is_own_code
 from rankscope.wiring.law import law, result
+from rankscope.wiring.statements import changing_line
 from rankscope.wiring.subject import Subject
 
 _AVERAGES = re.compile(r"ema|momentum|target|average|shadow|moving", re.IGNORECASE)
@@ -22,7 +23,7 @@ def clones(subject: Subject) -> LawResult:
     listed = _listed_again(subject)
     if listed is not None:
         return listed
-    pair = _equal_models(subject.model)
+    pair = _equal_models(subject)
     if pair is not None:
         return pair
     part = _shared_part(subject)
@@ -115,7 +116,8 @@ def _equal_blocks(subject: Subject, stack: Stack) -> LawResult | None:
                     "equal layers",
                     block=place + 1,
                     site=path,
-                    line=declared_line(subject.model, path),
+                    line=changing_line(subject.model, path, ("state", "part"))
+                    or declared_line(subject.model, path),
                     what=str(before + 1),
                     number=float(_copies([one for _, one in modules])),
                 )
@@ -224,8 +226,10 @@ def _speaks_of_sharing(module: nn.Module) -> bool:
     return any(_SHARES.search(name) for name in names)
 
 
-def _equal_models(model: nn.Module) -> LawResult | None:
-    """Two parts of one module with equal weights that are models themselves."""
+def _equal_models(subject: Subject) -> LawResult | None:
+    """Two parts of one module with equal weights that are models themselves, and not blocks of one."""
+    model = subject.model
+    blocks = {id(model.get_submodule(one)) for stack in subject.stacks for one in stack.blocks if one}
     for path, holder in model.named_modules():
         if isinstance(holder, nn.ModuleList | nn.Sequential | nn.ModuleDict):
             continue
@@ -235,7 +239,7 @@ def _equal_models(model: nn.Module) -> LawResult | None:
                 names = f"{other_name} and {name}"
                 is_pair = bool(_PAIRS.search(name) or _PAIRS.search(other_name))
                 is_same = one is other
-                if is_same and not is_pair:
+                if (is_same and not is_pair) or {id(one), id(other)} <= blocks:
                     continue
                 if not is_same and not (_is_a_model(one) and _are_equal(one, other)):
                     continue

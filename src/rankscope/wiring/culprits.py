@@ -17,6 +17,7 @@ from rankscope.sources.operations import Line, Node, Region
 from rankscope.sources.operations.influence import differs
 from rankscope.sources.operations.lines import is_library
 from rankscope.wiring.piece import SOFTMAX, Piece
+from rankscope.wiring.statements import changing_line
 
 MASKED = -1e4
 """A logit this small belongs to a key that is not read."""
@@ -250,8 +251,12 @@ def line_run_alone(own: Region, other: Region) -> Line | None:
 def declared_line(model: nn.Module, path: str) -> Line | None:
     """The line of the user's own code that makes a parameter, buffer or module, found in the source of its owner.
 
-    Of what a library makes, the line of the first owner further out that is no library's.
+    Of what was put in its place later, the line that does so; of what a library makes, the line of the first owner
+    further out that is no library's.
     """
+    replaced = changing_line(model, path, ("part",))
+    if replaced is not None:
+        return replaced
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         owner = _resolved(model, parts[: end - 1])
@@ -293,6 +298,11 @@ def source_of(kind: type) -> Source | None:
         if node.lineno <= code.co_firstlineno <= (node.end_lineno or node.lineno):
             return Source(code.co_filename, lines, node)
     return None
+
+
+def parsed(file: str) -> ast.Module | None:
+    """The syntax tree of a file; None where it is no Python."""
+    return _parsed(file, "".join(linecache.getlines(file)))
 
 
 @cache
@@ -359,6 +369,19 @@ def _assigns(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Dict) and any(
         isinstance(key, ast.Constant) and key.value == name for key in node.keys
     )
+
+
+@cache
+def function_of(line: Line) -> tuple[int, int] | None:
+    """The first and the last line of the innermost function around a line; None where it is in none."""
+    tree = parsed(line.file)
+    spans = [
+        (node.lineno, node.end_lineno or node.lineno)
+        for node in (() if tree is None else ast.walk(tree))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    around = [(start, end) for start, end in spans if start <= line.number <= end]
+    return max(around, default=None)
 
 
 def default_line(kind: type, number: float) -> Line | None:

@@ -18,6 +18,7 @@ from rankscope.wiring.piece import Piece
 from rankscope.wiring.slopes import ChangedInPlaceError, Slopes, slopes_of
 from rankscope.wiring.subject import Subject
 from rankscope.wiring.texts import EXPERTS
+from rankscope.wiring.unused import line_of_loss, line_of_slip
 
 TEACHERS = re.compile(r"teacher|ema|momentum|target", re.IGNORECASE)
 """Parts that are run without gradients on purpose."""
@@ -38,8 +39,8 @@ def gradient(subject: Subject) -> LawResult:
             )
     try:
         slopes = slopes_of(subject)
-    except ChangedInPlaceError:
-        return result("gradient", "broken", "changed in place")
+    except ChangedInPlaceError as error:
+        return result("gradient", "broken", "changed in place", block=error.block, line=error.line)
     if slopes is None or not slopes.parameters:
         return result("gradient", "not checked", "no parameters")
     if all(one is None for one in slopes.parameters.values()):
@@ -56,13 +57,14 @@ def gradient(subject: Subject) -> LawResult:
             if found is None and _is_detached(subject, name):
                 found = _cut(subject, slopes, name)
             if found is not None:
+                is_cut = found.line is not None and (_says_detach(found.line) or bool(slopes.cut))
                 return result(
                     "gradient",
                     "broken",
                     "no gradient",
                     block=found.block,
                     site=found.site,
-                    line=found.line,
+                    line=found.line if is_cut else line_of_slip(subject, slopes, name) or found.line,
                     what=name,
                 )
             meant = meant or name
@@ -72,7 +74,7 @@ def gradient(subject: Subject) -> LawResult:
             and (_is_alone(subject, slopes.parameters, name) or _is_detached(subject, name))
         ):
             piece = _piece_of(subject, name)
-            line = None if piece is None else _line_of_use(piece, name)
+            line = None if piece is None else _line_of_zero(piece, name)
             return result(
                 "gradient",
                 "broken",
@@ -87,7 +89,7 @@ def gradient(subject: Subject) -> LawResult:
         rows = None if slope is None else _dead_rows(subject, slopes.parameters, name)
         if rows is not None:
             piece = _piece_of(subject, name)
-            line = None if piece is None else _line_of_use(piece, name)
+            line = None if piece is None else _line_of_zero(piece, name, rows)
             return result(
                 "gradient",
                 "broken",
@@ -447,6 +449,12 @@ def _piece_of(subject: Subject, name: str) -> Piece | None:
     number = block_of(subject, name)
     found = [one for one in subject.pieces if not one.place.path or name.startswith(f"{one.place.path}.")]
     return next((one for one in found if one.shared is None or one.place.number == number), None)
+
+
+def _line_of_zero(piece: Piece, name: str, rows: range | None = None) -> Line | None:
+    """The line that cuts a parameter off by hand, or at which what it moves is lost, or that uses it."""
+    used = _line_of_use(piece, name)
+    return used if used is not None and _says_detach(used) else line_of_loss(piece, name, rows) or used
 
 
 def _line_of_use(piece: Piece, name: str, *, or_call: bool = True) -> Line | None:

@@ -16,6 +16,7 @@ from rankscope.errors import ModelError
 from rankscope.findings.laws import LawResult
 from rankscope.sources import Batch
 from rankscope.sources.loaded import inputs_of
+from rankscope.sources.operations import Node
 from rankscope.wiring.culprits import first_leak, is_own_code
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
@@ -34,12 +35,14 @@ class _Marks:
     Args:
         is_clear: whether it can mean nothing else, so that a model that does not heed it is at fault.
         is_content: whether the tokens themselves tell, so that they cannot be changed.
+        is_compared: whether the model was seen to compare its tokens with the id of padding.
     """
 
     name: str
     batch: Batch
     is_clear: bool
     is_content: bool = False
+    is_compared: bool = False
 
 
 @law("padding")
@@ -105,7 +108,8 @@ def _tried(
         elif piece.mixes(1 - axis):
             sound += 1
     if leaks:
-        is_clear = marks.is_clear and is_own_code(subject.model) and len(subject.stacks) == 1
+        is_clear = marks.is_clear and is_own_code(subject.model)
+        is_clear = is_clear and (len(subject.stacks) == 1 or marks.is_compared)
         if not sound and not (is_clear and side == "right"):
             return None
         piece, where, forbidden, share = leaks[0]
@@ -255,6 +259,7 @@ def _ways(subject: Subject, places: list[int], tokens: int) -> Iterator[_Marks]:
 def _by_id(subject: Subject, places: list[int]) -> Iterator[_Marks]:
     tables = [one for one in subject.model.modules() if isinstance(one, nn.Embedding)]
     kept = dict.fromkeys(one.padding_idx for one in tables if one.padding_idx is not None)
+    yield from _by_comparison(subject, places, set(kept))
     for off in kept:
         inputs = dict(subject.batch.inputs)
         changed = False
@@ -272,9 +277,34 @@ def _by_id(subject: Subject, places: list[int]) -> Iterator[_Marks]:
             )
 
 
-def _pads_with(subject: Subject, off: int) -> bool:
+def _by_comparison(subject: Subject, places: list[int], known: set[int]) -> Iterator[_Marks]:
+    """Ids that the model compares its tokens with, as in ``ids != 0``, in a batch whose texts end with that id."""
+    graph = subject.whole_graph if is_own_code(subject.model) else None
+    for node in () if graph is None else graph.nodes:
+        off = node.args[1] if node.kind in ("eq", "ne") and len(node.args) > 1 else None
+        if not isinstance(off, int) or off in known or not isinstance(node.args[0], Node):
+            continue
+        compared = node.args[0].value
+        name = next(
+            (one for one in subject.token_inputs if _is_equal(subject.batch.inputs[one], compared)), None
+        )
+        if name is None or not _pads_with(subject, off, name):
+            continue
+        known.add(off)
+        value = subject.batch.inputs[name].clone()
+        value.movedim(1 - subject.input_axis, 0)[places] = off
+        is_clear = not any(one in inputs_of(subject.model) for one in _TAKEN)
+        marked = replace(subject.batch, inputs=subject.batch.inputs | {name: value})
+        yield _Marks("padding_idx", marked, is_clear, is_content=True, is_compared=True)
+
+
+def _is_equal(one: Tensor, two: Tensor) -> bool:
+    return one.shape == two.shape and torch.equal(one.to(two), two)
+
+
+def _pads_with(subject: Subject, off: int, only: str | None = None) -> bool:
     """Whether texts of the batch end with an id, some earlier than others, and have it nowhere else."""
-    for name in subject.token_inputs:
+    for name in subject.token_inputs if only is None else (only,):
         value = subject.batch.inputs[name]
         if value.is_floating_point() or value.ndim != 2:
             continue

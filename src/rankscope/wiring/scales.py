@@ -14,7 +14,8 @@ _PASSED = SAME_CHANNELS | {"_to_copy", "masked_fill", "where", "add", "sub", "sl
 
 
 TINY = 1 / 50
-"""Of one over the root of the width of a head, which keeps logits of one size; one over the width itself is in use."""
+"""Of one over the root of the width of a head, which keeps logits of one size; one over the width itself is in use, one
+over its square, or over the width times its root, is a slip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,12 @@ class Factor:
 def scaled_down(piece: Piece, softmax: Node) -> Factor | None:
     """The place where logits are multiplied by so little that all keys are read alike; None where they are not."""
     found = _product_of_factors(piece, softmax)
-    if found is None or not 0 < found[0] * found[1] ** 0.5 < TINY:
+    if found is None:
         return None
-    total, _, factors = found
+    total, width, factors = found
+    is_power = any(isclose(total, width**-power, rel_tol=1e-6) for power in (1.5, 2.0))
+    if not (0 < total * width**0.5 < TINY or is_power):
+        return None
     return Factor(min(factors, key=lambda one: one[0])[1], f"{total:.2g}")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from rankscope.errors import ModelError, is_out_of_memory
 from rankscope.sources.arguments import tensors_in
@@ -49,7 +50,11 @@ IN_PLACE = "modified by an inplace operation"
 
 
 class ChangedInPlaceError(ModelError):
-    """The backward pass fails, because the model writes over what it needs."""
+    """The backward pass fails, because the model writes over what it needs: in which block, on which line."""
+
+    def __init__(self, message: str, *, block: int | None, line: Line | None) -> None:
+        super().__init__(message)
+        self.block, self.line = block, line
 
 
 def slopes_of(subject: Subject) -> Slopes | None:
@@ -122,8 +127,11 @@ def _slopes(subject: Subject) -> Slopes | None:
             if is_out_of_memory(error):
                 raise
             if IN_PLACE in str(error):
+                block, line = _written_over(subject)
                 raise ChangedInPlaceError(
-                    "no gradients: a tensor that the backward pass needs is changed in place"
+                    "no gradients: a tensor that the backward pass needs is changed in place",
+                    block=block,
+                    line=line,
                 ) from error
             raise ModelError(f"no gradients: {type(error).__name__}: {first_line(error)}") from error
     names = len(weights)
@@ -143,3 +151,49 @@ def direction(value: Tensor, seed: int) -> Tensor:
     drawn = torch.randn(value.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     projected: Tensor = (drawn.to(value.device) * value.double()).sum().cpu() / value.numel() ** 0.5
     return projected
+
+
+def _written_over(subject: Subject) -> tuple[int | None, Line | None]:
+    """The block and the line of the first operation that writes into what an earlier one keeps for its gradient."""
+    blocks: list[int] = []
+    places = {path: number for stack in subject.stacks for number, path in enumerate(stack.blocks, 1) if path}
+    watch = _Writes(blocks)
+
+    def keep(value: Tensor) -> Tensor:
+        watch.kept.setdefault(value.untyped_storage().data_ptr(), value)
+        return value
+
+    with ExitStack() as undo:
+        for path, number in places.items():
+            module = subject.model.get_submodule(path)
+            undo.callback(
+                module.register_forward_pre_hook(lambda *_, number=number: blocks.append(number)).remove
+            )
+            undo.callback(module.register_forward_hook(lambda *_: blocks.clear()).remove)
+        undo.enter_context(at_rest(subject.model))
+        undo.enter_context(torch.enable_grad())
+        undo.enter_context(torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value))
+        undo.enter_context(watch)
+        run_batch(subject.model, subject.batch)
+    return watch.block, watch.line
+
+
+class _Writes(TorchFunctionMode):
+    """Looks for the first operation that writes into memory that is kept."""
+
+    def __init__(self, blocks: list[int]) -> None:
+        super().__init__()
+        self.blocks = blocks
+        self.kept: dict[int, Tensor] = {}
+        self.block: int | None = None
+        self.line: Line | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        written = args[0] if args and isinstance(args[0], Tensor) else None
+        before = None if written is None else written._version
+        found = func(*args, **(kwargs or {}))
+        is_written = self.line is None and written is not None and written._version != before
+        if is_written and written is not None and written.untyped_storage().data_ptr() in self.kept:
+            self.line = line_now(run_batch.__code__, skip=1)
+            self.block = self.blocks[-1] if self.blocks else None
+        return found

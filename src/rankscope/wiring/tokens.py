@@ -215,6 +215,9 @@ def mixing_line(subject: Subject, piece: Piece, node: Node | None) -> Line | Non
         masks = mask_of(piece.region, node)
         if masks is not None:
             return _line_of_mask(subject, piece, masks)
+        line = _not_handed_on(piece, node)
+        if line is not None:
+            return line
         line = _mask_elsewhere(subject, piece, node)
         if line is not None:
             return line
@@ -233,6 +236,29 @@ def _maps_read_by(piece: Piece, node: Node) -> Iterator[tuple[Node, tuple[Node, 
             yield one, mask_of(region, one)
         elif one.kind in SAME_CHANNELS | {"dropout", "native_dropout", "_to_copy"}:
             waiting += one.inputs()
+
+
+def _not_handed_on(piece: Piece, node: Node) -> Line | None:
+    """The line that calls a part which holds a softmax without the mask that the block was given for it, and that
+    nothing in the block reads; None where there is no such mask, or the part was given it."""
+    graph, region = piece.graph, piece.region
+    if graph is None or region is None or piece.shared is not None or not node.path:
+        return None
+    above = graph.above((region.target,))
+    idle = [
+        one
+        for name, one in graph.inputs.items()
+        if name != piece.stream
+        and one not in above
+        and one.value.ndim >= 2
+        and one.shape[-1] == node.shape[-1]
+    ]
+    parts = node.path.split(".")
+    for end in range(1, len(parts) + 1):
+        call = next(graph.calls_of(".".join(parts[:end])), None)
+        if call is not None and idle and not any(one in call.inputs for one in idle):
+            return call.line
+    return None
 
 
 def _mask_elsewhere(subject: Subject, piece: Piece, node: Node) -> Line | None:
@@ -480,10 +506,30 @@ def _order_lost(subject: Subject, positions: list[str]) -> LawResult:
         "broken",
         "order lost",
         site=positions[0],
-        line=declared_line(subject.model, positions[0]),
+        line=_line_of_positions(subject, positions[0]) or declared_line(subject.model, positions[0]),
         what=positions[0],
         number=0.0,
     )
+
+
+def _line_of_positions(subject: Subject, name: str) -> Line | None:
+    """The line that reads a table of positions; where none does, the one that looks tokens up, to which it belongs."""
+    graph = subject.whole_graph if is_own_code(subject.model) else None
+    if graph is None:
+        return None
+    table = next((node for node in graph.nodes if node.name == name), None)
+    tokens = {node for key, node in graph.inputs.items() if _is_tokens(subject, node)}
+    for wanted in ({table} if table is not None else set(), tokens):
+        for node in graph.nodes:
+            reads = any(leaf in wanted for leaf in node.inputs())
+            if reads and node.line is not None and (table in wanted or node.value.is_floating_point()):
+                return node.line
+    return None
+
+
+def _is_tokens(subject: Subject, node: Node) -> bool:
+    given = (subject.batch.inputs[name] for name in subject.token_inputs)
+    return any(one.shape == node.shape and torch.equal(one.to(node.value), node.value) for one in given)
 
 
 def _positions(model: nn.Module) -> list[str]:
