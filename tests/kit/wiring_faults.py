@@ -262,7 +262,6 @@ FAULTS = (
                 "mixed = (mixed.permute(2, 0, 1, 3) if self.layer == 1 else mixed.transpose(1, 2)).flatten(2)",
             ),
         ),
-        at="scores = torch.matmul(q",
     ),
     Fault(
         name="pooled over padding",

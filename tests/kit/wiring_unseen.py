@@ -63,7 +63,6 @@ UNSEEN = (
                 "x = tok_emb",
             ),
         ),
-        at="self.position_embedding_table = ",
     ),
     Fault(
         name="block list times n",

@@ -49,7 +49,7 @@ def laws(
 
 def _checked(subject: Subject, name: str, check: Any) -> LawResult:
     try:
-        found: LawResult = with_own_line(subject, check(subject))
+        found: LawResult = with_own_line(subject, check(subject), check)
     except NoRoom:
         return result(name, "not checked", "no room")
     except RankscopeError as error:

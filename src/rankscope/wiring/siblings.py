@@ -6,6 +6,8 @@ the numbers in its weights. These are looked at in that order, and name a line; 
 stands.
 """
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -15,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankscope.errors import RankscopeError
 from rankscope.findings.laws import LawResult
 from rankscope.sources.operations import Line, Node
 from rankscope.wiring.culprits import function_of, is_own_code
@@ -37,6 +40,12 @@ LOCAL = frozenset(
     }
 )
 """Laws that one block can break alone."""
+
+KNOWS = ("epsilon", "gradient")
+"""Laws that find the line of what is computed by themselves: where a number is written, where a part is passed over."""
+
+TRIED_AGAIN = ("batch", "causality", "rows", "logits")
+"""Laws that look at one block after the other, so that they can be tried on the others alone."""
 
 FAR = 4.0
 """A weight whose spread is so many times as large or as small as in all other blocks was not drawn as they were."""
@@ -112,23 +121,40 @@ def _key(piece: Piece) -> object:
     return tuple((name, one.shape) for name, one in piece.module.named_parameters())
 
 
-def with_own_line(subject: Subject, found: LawResult) -> LawResult:
-    """The same with the line at which the block differs from its siblings, where it does."""
+def with_own_line(subject: Subject, found: LawResult, check: Callable[[Subject], LawResult]) -> LawResult:
+    """The same with the line at which the block differs from its siblings, where it does and they keep the law."""
     if found.state != "broken" or found.name not in LOCAL or found.block is None:
         return found
     piece = _piece_of(subject, found)
     if piece is None or piece.place.inner or not is_own_code(subject.model):
         return found
     siblings = siblings_of(subject, piece)
-    line = None
-    if siblings:
-        line = _other_call(piece, siblings)
-        if found.name != "epsilon":  # a number of a norm is written where the norm is made
-            line = line or _other_way(piece, siblings, found)
-        line = line or _other_numbers(subject, piece, siblings)
+    if not siblings or _is_shared(subject, piece, found, check):
+        return found
+    line = _other_call(piece, siblings)
+    if found.name not in KNOWS:
+        line = line or _other_way(piece, siblings, found)
+    line = line or _other_numbers(subject, piece, siblings)
     if line is None or _told(line) == found.line:
         return found
     return found.model_copy(update={"line": _told(line), "code": line.told.code})
+
+
+def _is_shared(
+    subject: Subject, piece: Piece, found: LawResult, check: Callable[[Subject], LawResult]
+) -> bool:
+    """Whether the other blocks of the stack break the law too, so that what is special in the first is no reason."""
+    if found.name not in TRIED_AGAIN:
+        return False
+    others, before = copy.copy(subject), subject._parts
+    others.__dict__["pieces"] = tuple(one for one in subject.pieces if one.place != piece.place)
+    try:
+        again = check(others)
+    except RankscopeError:
+        return False
+    finally:
+        subject._parts += others._parts - before
+    return again.state == "broken" and again.reason == found.reason and again.block not in (None, found.block)
 
 
 def _piece_of(subject: Subject, found: LawResult) -> Piece | None:

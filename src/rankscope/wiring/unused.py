@@ -119,13 +119,18 @@ def _dropping(graph: Graph, inner: str) -> Line | None:
             return None  # it is used, and lost elsewhere
         if stored & {part.id for part in _stored(one)}:
             return _line_at(line, one)
-    taking = (one for one in later if isinstance(one, ast.Return) or _adds(one))
+    taking = (one for one in later if isinstance(one, ast.Return) or _adds(one) or _renames(one))
     found = next(taking, None)
     return None if found is None else _line_at(line, found)
 
 
 def _adds(statement: ast.stmt) -> bool:
     return any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.Add) for one in ast.walk(statement))
+
+
+def _renames(statement: ast.stmt) -> bool:
+    """``x = y``: what was a sum, perhaps."""
+    return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Name)
 
 
 def _line_at(line: Line, statement: ast.stmt) -> Line:
