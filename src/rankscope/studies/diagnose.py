@@ -77,6 +77,7 @@ from rankscope.wiring.culprits import declared_line
 from rankscope.wiring.fresh import is_fresh
 from rankscope.wiring.rest import at_rest
 from rankscope.wiring.skips import line_of_factor, line_of_skip
+from rankscope.wiring.statements import changing_line
 from rankscope.wiring.subject import shortened
 
 Advance = Callable[[int, int | None], None]
@@ -580,7 +581,8 @@ def _line_of_weights(patient: _Patient, cause: Cause) -> str | None:
     if not sizes:
         return None
     # of parts that a class declares, the one whose numbers are the largest, or the farthest from those of a start
-    line = declared_line(patient.model, f"{stack.blocks[number]}.{max(sizes, key=lambda path: sizes[path])}")
+    found = f"{stack.blocks[number]}.{max(sizes, key=lambda path: sizes[path])}"
+    line = changing_line(patient.model, found, ("number",)) or declared_line(patient.model, found)
     return None if line is None else _told(line)
 
 

@@ -13,7 +13,7 @@ from rankscope.sources.operations import Line, Node, Region
 from rankscope.wiring.culprits import is_own_code, line_run_alone
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
-from rankscope.wiring.siblings import Form, differing_lines, wiring_of, word_of
+from rankscope.wiring.siblings import Form, differing_lines, wiring_of, words_of
 from rankscope.wiring.subject import Subject
 from rankscope.wiring.texts import site_of
 
@@ -43,12 +43,12 @@ class _Form:
     @cached_property
     def words(self) -> list[str]:
         """One word per operation."""
-        return [word_of(node) for node in self.nodes]
+        return words_of(self.nodes, self.piece)
 
     @cached_property
     def wiring(self) -> list[str]:
         """Which operations each one reads."""
-        return wiring_of(self.nodes)
+        return wiring_of(self.nodes, self.piece)
 
     @cached_property
     def skips(self) -> list[Node]:
@@ -215,8 +215,7 @@ def _odd_wiring(forms: list[_Form]) -> LawResult | None:
     if len(odd) != 1:
         return None
     one, other = forms[odd[0]], forms[texts.index(usual)]
-    modules = [form.piece.module for form in forms]
-    if not is_own_code(one.piece.module) or _is_declared(one.piece.module, modules):
+    if not is_own_code(one.piece.module):
         return None
     pairs = zip(one.nodes, one.wiring, other.wiring, strict=True)
     node = next(node for node, own, theirs in pairs if own != theirs)

@@ -173,7 +173,7 @@ def _listed_again(subject: Subject) -> LawResult | None:
             if (id(one) not in blocks and path not in parts) or not _matrices(one):
                 continue
             if id(one) in seen:
-                owner = subject.model.get_submodule(path.rpartition(".")[0]) if path else holder
+                owner = _owner(subject.model, path)
                 if not is_own_code(owner) or _speaks_of_sharing(owner) or _speaks_of_sharing(subject.model):
                     return result("clones", "meant", "shared layers", block=place + 1, site=path)
                 return result(
@@ -182,12 +182,25 @@ def _listed_again(subject: Subject) -> LawResult | None:
                     "one layer",
                     block=place + 1,
                     site=f"{path}.{name}" if path else name,
-                    line=declared_line(subject.model, path) if path else None,
+                    line=changing_line(subject.model, f"{path}.{name}", ("state", "part"))
+                    or declared_line(subject.model, path)
+                    if path
+                    else None,
                     what=str(seen[id(one)] + 1),
                     number=float(sum(part is one for _, part in entries) - 1),
                 )
             seen[id(one)] = place
     return None
+
+
+def _owner(model: nn.Module, path: str) -> nn.Module:
+    """The innermost module around a list that is no list or dict of modules itself."""
+    while path:
+        path = path.rpartition(".")[0]
+        part = model.get_submodule(path) if path else model
+        if not isinstance(part, nn.ModuleList | nn.Sequential | nn.ModuleDict):
+            return part
+    return model
 
 
 def _parts_of_blocks(subject: Subject) -> dict[str, list[nn.Module]]:

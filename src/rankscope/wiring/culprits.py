@@ -330,11 +330,30 @@ def _entry(made: ast.expr | None, inner: Sequence[str]) -> ast.expr | None:
     """What is written out as an entry of a list of modules, by its number; None where it is not."""
     found: ast.expr | None = None
     for name in inner:
+        named = _named_entry(found or made, name)
+        if named is not None:
+            found = named
+            continue
         entries = _entries(found or made)
         if not name.isdecimal() or int(name) >= len(entries):
             break
         found = entries[int(name)]
     return found
+
+
+def _named_entry(made: ast.expr | None, name: str) -> ast.expr | None:
+    """An entry of a dict that is written out: ``ModuleDict({"h": ...})``, ``ModuleDict(dict(h=...))``."""
+    if isinstance(made, ast.Dict):
+        keys = zip(made.keys, made.values, strict=True)
+        return next(
+            (value for key, value in keys if isinstance(key, ast.Constant) and key.value == name), None
+        )
+    if not isinstance(made, ast.Call):
+        return None
+    keyword = next((one.value for one in made.keywords if one.arg == name), None)
+    if keyword is not None and getattr(made.func, "id", "") == "dict":
+        return keyword
+    return _named_entry(made.args[0], name) if made.args else None
 
 
 def _entries(made: ast.expr | None) -> list[ast.expr]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rankscope.errors import is_out_of_memory
 from rankscope.findings.laws import LawResult, Reason
-from rankscope.sources.operations import Node, Region
+from rankscope.sources.operations import Line, Node, Region
 from rankscope.sources.operations.captured import left_as_found
 from rankscope.sources.operations.influence import differs, draw
 from rankscope.sources.operations.region import SAME_CHANNELS
@@ -17,6 +17,7 @@ from rankscope.wiring.heads import misplaced
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import SOFTMAX, Piece
 from rankscope.wiring.scales import TINY, scaled_down, scaled_up
+from rankscope.wiring.statements import changing_line
 from rankscope.wiring.subject import NoRoom, Subject
 from rankscope.wiring.texts import site_of
 from rankscope.wiring.tokens import mixing_line
@@ -287,7 +288,7 @@ def logits(subject: Subject) -> LawResult:
     fresh = is_fresh(subject.model)
     for one in found if fresh else ():
         if one.spread > SATURATED_SPREAD and one.entropy < SATURATED_ENTROPY:
-            return _told(one, "saturated", SATURATED_SPREAD)
+            return _told(one, "saturated", SATURATED_SPREAD, subject=subject)
     for one in found if fresh else ():
         factor = scaled_up(one.piece, one.node)
         if factor is not None:
@@ -296,7 +297,7 @@ def logits(subject: Subject) -> LawResult:
     if tiny and tiny[0] is not None and all(one is not None and one.what == tiny[0].what for one in tiny):
         return _told(found[0], "scaled down", TINY, at=tiny[0].node, what=tiny[0].what)
     for group in _groups(found):
-        odd = _outlier(group, fresh=fresh)
+        odd = _outlier(subject, group, fresh=fresh)
         if odd is not None:
             return odd
     if not fresh:
@@ -315,7 +316,7 @@ def _groups(found: list[_Logits]) -> list[list[_Logits]]:
     return list(groups.values())
 
 
-def _outlier(group: list[_Logits], *, fresh: bool) -> LawResult | None:
+def _outlier(subject: Subject, group: list[_Logits], *, fresh: bool) -> LawResult | None:
     """The one block whose logits on random tokens are of another size than those of all others."""
     if len(group) < 2 + fresh:
         return None
@@ -325,28 +326,58 @@ def _outlier(group: list[_Logits], *, fresh: bool) -> LawResult | None:
         is_large = sizes[-1] > OUTLIER_TRAINED * sizes[-2] > 0 and last.spread > OUTLIER_TRAINED * max(
             one.spread for one in group if one is not last
         )
-        return _told(last, "outlier", OUTLIER_TRAINED * sizes[-2]) if is_large else None
+        return _told(last, "outlier", OUTLIER_TRAINED * sizes[-2], subject=subject) if is_large else None
     if not sizes[1] > 0:
         return None
     if sizes[-1] > sizes[-2] * max(OUTLIER, (sizes[-2] / max(sizes[0], 1e-300)) ** 2):
-        return _told(last, "outlier", OUTLIER * sizes[-2])
+        return _told(last, "outlier", OUTLIER * sizes[-2], subject=subject)
     if 0 < sizes[0] < sizes[1] / max(OUTLIER, (sizes[-1] / sizes[1]) ** 2):
-        return _told(first, "weak", sizes[1] / OUTLIER)
+        return _told(first, "weak", sizes[1] / OUTLIER, subject=subject)
     return None
 
 
-def _told(one: _Logits, reason: Reason, floor: float, *, at: Node | None = None, what: str = "") -> LawResult:
+def _told(
+    one: _Logits,
+    reason: Reason,
+    floor: float,
+    *,
+    at: Node | None = None,
+    what: str = "",
+    subject: Subject | None = None,
+) -> LawResult:
+    changed = None if subject is None else _changed_maps(subject, one)
     return result(
         "logits",
         "broken",
         reason,
         block=one.piece.place.block_of(one.node),
         site=site_of(one.piece, one.node.path),
-        line=node_line(one.piece, at or _enlarging(one.node)),
+        line=changed or node_line(one.piece, at or _enlarging(one.node)),
         number=one.on_noise if reason in ("outlier", "weak") else one.spread,
         floor=floor,
         what=what,
     )
+
+
+def _changed_maps(subject: Subject, one: _Logits) -> Line | None:
+    """The statement that changes the weights of queries or keys, where no factor stands behind their product."""
+    at, region = _enlarging(one.node), one.piece.region
+    if at.kind not in PRODUCTS or region is None:
+        return None
+    waiting, seen = list(at.inputs()), set[Node]()
+    while waiting:
+        node = waiting.pop(0)
+        if node in seen or node in region.roots or not region.depends(node):
+            continue
+        seen.add(node)
+        names = [leaf.name for leaf in node.inputs() if not region.depends(leaf) and leaf.name]
+        lines = (changing_line(subject.model, site_of(one.piece, name), ("number",)) for name in names)
+        line = next((found for found in lines if found is not None), None)
+        if line is not None:
+            return line
+        if node.kind not in ("linear", "addmm", "mm"):
+            waiting += node.inputs()
+    return None
 
 
 def _enlarging(node: Node) -> Node:

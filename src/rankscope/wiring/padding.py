@@ -232,7 +232,9 @@ def _ways(subject: Subject, places: list[int], tokens: int) -> Iterator[_Marks]:
                 continue
             marks = dict.fromkeys(alike, marked(value, where, polarity))
             changed = replace(subject.batch, inputs=inputs | marks)
-            is_clear = any("pad" in one or one in _TAKEN for one in alike)
+            is_clear = any("pad" in one or one in _TAKEN for one in alike) or _ends_in_padding(
+                value if tuple(value.shape) == shape and axis == 0 else value.mT, polarity
+            )
             yield _Marks(" and ".join(alike), changed, is_clear)
     for name, value in inputs.items():
         if (
@@ -313,6 +315,14 @@ def _pads_with(subject: Subject, off: int, only: str | None = None) -> bool:
         if 0 < int(is_off.sum()) == int(ends.sum()) and int(ends.max()) < is_off.shape[1]:
             return True
     return False
+
+
+def _ends_in_padding(value: Tensor, off: float) -> bool:
+    """Whether a mask, texts first, leaves out the ends of some texts, and nothing of another one."""
+    is_off = value.double() == off
+    ends = is_off.flip(1).long().cumprod(1).sum(1)
+    many = is_off.sum(1)
+    return bool((many == ends).all()) and bool((many == 0).any()) and 0 < int(many.amax()) < value.shape[1]
 
 
 def _polarity(value: Tensor) -> float | None:

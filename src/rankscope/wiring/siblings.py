@@ -74,23 +74,31 @@ class Form:
     @cached_property
     def words(self) -> list[str]:
         """One word per operation: its kind, the plain numbers among its arguments, and the weights that it reads."""
-        return [word_of(node) for node in self.nodes]
+        return words_of(self.nodes, self.piece)
 
     @cached_property
     def wiring(self) -> list[str]:
         """Which of the operations each one reads, by their places."""
-        return wiring_of(self.nodes)
+        return wiring_of(self.nodes, self.piece)
 
 
-def word_of(node: Node) -> str:
-    names = [sub(r"\b\d+\b", "#", leaf.name) for leaf in node.inputs() if leaf.op is None and leaf.name]
+def words_of(nodes: list[Node], piece: Piece) -> list[str]:
+    """One word per operation; what the block is called with is no part of it."""
+    given = set() if piece.graph is None else set(piece.graph.inputs.values())
+    return [_word(node, given) for node in nodes]
+
+
+def _word(node: Node, given: set[Node]) -> str:
+    leaves = [leaf for leaf in node.inputs() if leaf.op is None and leaf.name and leaf not in given]
+    names = [sub(r"\b\d+\b", "#", leaf.name) for leaf in leaves]
     return f"{node.kind}{_numbers((node.args, node.kwargs))}{names}"
 
 
-def wiring_of(nodes: list[Node]) -> list[str]:
-    """For every operation the places of those that it reads; what enters from outside has none."""
-    places = {node: place for place, node in enumerate(nodes)}
-    return [" ".join(str(places.get(leaf, "-")) for leaf in node.inputs()) for node in nodes]
+def wiring_of(nodes: list[Node], piece: Piece) -> list[str]:
+    """For every operation the places of those that it reads; ``x`` is the state that enters."""
+    places = {node: str(place) for place, node in enumerate(nodes)}
+    roots = dict.fromkeys(() if piece.region is None else piece.region.roots, "x")
+    return [" ".join((places | roots).get(leaf, "-") for leaf in node.inputs()) for node in nodes]
 
 
 def _numbers(value: Any) -> str:

@@ -131,6 +131,8 @@ def _changed(
         if len(chain) > 1 and not is_name:
             is_entry = _ends_in_entries(target) or isinstance(statement, ast.AugAssign)
             yield chain, "number" if is_entry or _ends_in_data(target) else "part"
+            if isinstance(target, ast.Subscript) and not is_entry:
+                yield _chain(target.value, known), "number"  # one row of a tensor, perhaps
         elif chain and isinstance(target, ast.Subscript):
             yield chain, "number" if _ends_in_entries(target) else "part"
     value = statement.value if isinstance(statement, ast.Expr) else None

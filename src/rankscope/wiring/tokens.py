@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rankscope.errors import ModelError
 from rankscope.findings.laws import LawResult
-from rankscope.sources.operations import Line, Node, Region
+from rankscope.sources.operations import Graph, Line, Node, Region
 from rankscope.sources.operations.region import SAME_CHANNELS
 from rankscope.wiring.culprits import (
     MAKING,
@@ -17,6 +17,7 @@ from rankscope.wiring.culprits import (
     first_leak,
     is_lower,
     is_own_code,
+    is_triangle,
     mask_line,
     mask_of,
     node_line,
@@ -301,12 +302,25 @@ def _line_of_mask(subject: Subject, piece: Piece, masks: tuple[Node, Node]) -> L
         for node in alike:
             is_it = len(alike) == 1 or torch.equal(node.value.double(), given.value.double())
             if is_it and node.op is not None:
+                spoiled = _spoiled(whole, node)
+                if spoiled is not None:
+                    return spoiled.line
                 made = [one for one in whole.above((node,)) if one.kind in MAKING and one.line is not None]
                 if made:
                     return min(made, key=lambda one: one.id).line
                 if node.line is not None:
                     return node.line
     return mask_line(subject.model, piece, masks)
+
+
+def _spoiled(graph: Graph, mask: Node) -> Node | None:
+    """The operation that makes a wrong mask out of a right one, on the way to a mask; None where none does."""
+    way = sorted((one for one in graph.above((mask,)) if one.op is not None), key=lambda one: one.id)
+    right = [one for one in way if one.value.ndim > 1 and is_triangle(one.value)]
+    if not right or is_triangle(mask.value):
+        return None
+    behind = (one for one in way if one.id > right[-1].id and one.line is not None)
+    return next((one for one in behind if right[-1] in graph.above((one,))), None)
 
 
 def line_of_argument(
@@ -322,7 +336,15 @@ def line_of_argument(
         return None
     reads = [node] if node.kind in SOFTMAX else [one for one, _ in _maps_read_by(piece, node)]
     above = graph.above(leaf for softmax in reads[:1] for leaf in _constants_on(region, softmax))
-    name = next((name for name, one in graph.inputs.items() if one in above and name != piece.stream), None)
+    usual = next((one.graph for one in subject.pieces if one.place == piece.place), None)
+    name = next(
+        (
+            name
+            for name, one in graph.inputs.items()
+            if one in above and name != piece.stream and not _is_given_anyway(usual, name, one)
+        ),
+        None,
+    )
     if name is None or is_padding_input(subject, graph.inputs[name]):
         return None
     given = graph.inputs[name].value
@@ -342,6 +364,12 @@ def line_of_argument(
     return made[0].line if len(made) == 1 else None
 
 
+def _is_given_anyway(usual: Graph | None, name: str, node: Node) -> bool:
+    """Whether a block is given the same where nothing is marked as padding, so that it does not tell of it."""
+    other = None if usual is None else usual.inputs.get(name)
+    return other is not None and other.shape == node.shape and torch.equal(other.value, node.value)
+
+
 def _constants_on(region: Region, softmax: Node) -> Iterator[Node]:
     """What does not depend on the state and enters the logits of a softmax behind the product of queries and keys."""
     for node in on_the_logits(region, softmax):
@@ -359,9 +387,7 @@ def is_padding_input(subject: Subject, given: Node) -> bool:
         for name, one in subject.batch.inputs.items()
         if one.ndim == 2 and one.shape == value.shape and name not in subject.token_inputs
     ]
-    return any(
-        torch.equal(one.bool(), value.bool()) or torch.equal(one.bool(), ~value.bool()) for one in marks
-    )
+    return bool(marks) and set(value.double().unique().tolist()) <= {0.0, 1.0}
 
 
 def _misses_argument(subject: Subject, piece: Piece) -> bool:
