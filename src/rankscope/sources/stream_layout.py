@@ -291,19 +291,24 @@ def _bare(model: nn.Module, events: list[_Event]) -> Stack | None:
 
 def _of_entries(model: nn.Module, entries: list[str], events: list[_Event]) -> Stack | None:
     """The stack of bare entries: every state is what enters the first module that runs in an entry."""
-    first: list[_Event] = []
-    for entry in entries:
-        inside = [event for event in events if is_inside(event.path, entry)]
-        if not inside or inside[0].entered is None:
+    modules = [list(model.get_submodule(entry).modules()) for entry in entries]
+    first, before = list[_Event](), -1
+    for entry, own in zip(entries, modules, strict=True):
+        inside = [place for place, event in enumerate(events) if is_inside(event.path, entry)]
+        if not inside:
             return None
-        first.append(inside[0])
+        start = _with_shared(events, inside[0], before, own)
+        if events[start].entered is None:
+            return None
+        first.append(events[start])
+        before = start
     owners = {event.owner for event in first}
     states = [event.entered for event in first]
     owner = next(iter(owners))
     if len(owners) != 1 or owner is None or len({state.shape for state in states if state is not None}) != 1:
         return None
     shape = states[0].shape if states[0] is not None else None
-    last = max(place for place, event in enumerate(events) if is_inside(event.path, entries[-1]))
+    last = max(place for place, event in enumerate(events) if event.module in modules[-1])
     after = (
         event
         for event in events[last + 1 :]
@@ -324,6 +329,17 @@ def _of_entries(model: nn.Module, entries: list[str], events: list[_Event]) -> S
         enters=(*(first[start].path for start in starts), "" if end is None else end.path),
         holder=owner.path,
     )
+
+
+def _with_shared(events: list[_Event], place: int, before: int, own: list[nn.Module]) -> int:
+    """Where an entry begins: modules that it shares with another one have the path of that, and may run first."""
+    while (
+        place - 1 > before
+        and events[place - 1].module in own
+        and own.index(events[place - 1].module) < own.index(events[place].module)
+    ):
+        place -= 1
+    return place
 
 
 def _of_sublayers(events: list[_Event]) -> Stack | None:

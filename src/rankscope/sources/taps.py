@@ -129,14 +129,17 @@ def _hooks(model: nn.Module, progress: _Progress, receive: Receive, texts: int |
 
         return hook
 
-    def enters(layer: int) -> Callable[[nn.Module, Any, Any], None]:
+    def is_due(layer: int) -> bool:
+        return progress.calls == layer if layer < stack.calls else progress.fired["block"] == layer - 1
+
+    def enters(layers: list[int]) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if progress.calls != layer and layer < stack.calls:
+            layer = next(filter(is_due, layers), None)
+            if layer is None:
                 return  # a module that runs elsewhere too
             if layer == 0:
                 progress.shape, progress.is_turned = (1, -1), False
-            if layer < stack.calls or progress.fired["block"] == layer - 1:
-                hand_over("block", layer, entering(args, kwargs, width))
+            hand_over("block", layer, entering(args, kwargs, width))
             progress.calls = min(layer + 1, stack.calls)
 
         return hook
@@ -145,9 +148,10 @@ def _hooks(model: nn.Module, progress: _Progress, receive: Receive, texts: int |
         yield from _program_hooks(model, stack.program, hand_over, progress)
         return
     if stack.enters:
-        for layer, path in enumerate(stack.enters):
+        for path in dict.fromkeys(stack.enters):
             if path:
-                yield model.get_submodule(path).register_forward_pre_hook(enters(layer), with_kwargs=True)
+                layers = [layer for layer, one in enumerate(stack.enters) if one == path]
+                yield model.get_submodule(path).register_forward_pre_hook(enters(layers), with_kwargs=True)
             else:
                 yield model.get_submodule(stack.holder).register_forward_hook(leave("block"))
     for path in () if stack.enters else stack.blocks:

@@ -124,6 +124,55 @@ def test_states_between_bare_lists_of_sublayers(normed: bool) -> None:
     assert (run.final is not None) == normed
 
 
+class Dictionaries(nn.Module):
+    """Blocks are dictionaries of sublayers, which a model runs itself."""
+
+    def __init__(self, blocks: int = 4) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, DIM)
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "before": nn.LayerNorm(DIM),
+                    "mix": nn.MultiheadAttention(DIM, HEADS, batch_first=True),
+                    "between": nn.LayerNorm(DIM),
+                    "feed": nn.Sequential(nn.Linear(DIM, DIM), nn.GELU(), nn.Linear(DIM, DIM)),
+                }
+            )
+            for _ in range(blocks)
+        )
+        self.norm = nn.LayerNorm(DIM)
+
+    def states(self, ids: torch.Tensor) -> list[torch.Tensor]:
+        found = [self.table(ids)]
+        for block in self.blocks:
+            x = found[-1]
+            y = block["before"](x)
+            x = x + block["mix"](y, y, y)[0]
+            found.append(x + block["feed"](block["between"](x)))
+        return found
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.states(ids)[-1])
+
+
+@pytest.mark.parametrize("part", ["before", "mix", "between", "feed"])
+@pytest.mark.parametrize(("to", "at"), [(1, 0), (3, 2), (0, 3), (3, 0), (2, 0)])
+def test_states_between_dictionaries_that_share_a_part(part: str, to: int, at: int) -> None:
+    """A module that two blocks share has one path, and runs in both."""
+    torch.manual_seed(0)
+    model = Dictionaries().eval()
+    model.blocks[to][part] = model.blocks[at][part]
+    layout = layout_of(model, batch=ids())
+    (stack,) = layout.stacks
+    assert stack.calls == 4
+    batch, _ = located(model, layout, ids())
+    with torch.no_grad():
+        torch.testing.assert_close(
+            plain_run(model, stack, batch).states, tuple(model.states(batch.inputs[""]))
+        )
+
+
 def test_a_model_without_blocks_is_refused_as_before() -> None:
     model = nn.Sequential(nn.Linear(DIM, DIM), nn.ReLU()).eval()
     batch = Batch(inputs={"": torch.randn(2, 5, DIM)}, is_token=None, labels=())
