@@ -1,6 +1,6 @@
 """Wiring laws: what every sound network obeys, tried on any model as a black box, down to the line that breaks one."""
 
-from rankscope.wiring import alike, arithmetic, clones, gradients, losses, maps, padding, texts, tokens
+from rankscope.wiring import alike, arithmetic, clones, gradients, losses, maps, order, padding, texts, tokens
 from rankscope.wiring.checks import check, laws
 from rankscope.wiring.law import LAWS
 
@@ -14,6 +14,7 @@ __all__ = [
     "laws",
     "losses",
     "maps",
+    "order",
     "padding",
     "texts",
     "tokens",

@@ -10,15 +10,20 @@ from torch import nn
 
 from rankscope.findings.laws import LawResult
 from rankscope.sources.operations import Line, Node, Region
-from rankscope.wiring.culprits import is_own_code, line_run_alone
+from rankscope.wiring.culprits import declared_line, is_own_code, line_run_alone
+from rankscope.wiring.fresh import is_fresh
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
 from rankscope.wiring.siblings import Form, differing_lines, wiring_of, words_of
+from rankscope.wiring.statements import changing_line
 from rankscope.wiring.subject import Subject
 from rankscope.wiring.texts import site_of
 
 FEWEST = 3
 """So many blocks are needed to say that one differs from all others."""
+
+APART, NEAR = 100.0, 10.0
+"""So many times as large as in all others is odd, where the others are within such a factor of each other."""
 
 _PEELED = frozenset(
     {"mul", "div", "_to_copy", "dropout", "native_dropout", "clone", "alias", "view", "reshape"}
@@ -107,6 +112,9 @@ def alike(subject: Subject) -> LawResult:
             if found is not None and found.state == "broken":
                 return found
             is_meant = is_meant or found
+        odd = _odd_weights(subject, subject.stack_of(stack.name))
+        if odd is not None:
+            return odd
     if is_meant is not None:
         return is_meant
     if looked:
@@ -228,6 +236,45 @@ def _odd_wiring(forms: list[_Form]) -> LawResult | None:
         line=node.line or one.piece.place.line,
         what=node.kind,
     )
+
+
+def _odd_weights(subject: Subject, pieces: Sequence[Piece]) -> LawResult | None:
+    """A weight of a fresh model that is a hundredth, or a hundred times, of what it is in all other blocks.
+
+    What grows or falls from block to block, as some starts do, has no block apart from all others.
+    """
+    modules = {id(one.module): one for one in pieces if one.shared is None and not one.place.inner}
+    if len(modules) <= FEWEST or not is_fresh(subject.model) or not is_own_code(subject.model):
+        return None
+    held = [(one, dict(one.module.named_parameters())) for one in modules.values()]
+    for name in held[0][1]:
+        sizes = sorted(
+            (float(own[name].detach().double().square().mean().sqrt()), place)
+            for place, (_, own) in enumerate(held)
+            if name in own
+        )
+        if len(sizes) != len(held) or not sizes[1][0] > 0:
+            continue
+        low, high = sizes[0], sizes[-1]
+        odd = None
+        if 0 < low[0] < sizes[1][0] / APART and high[0] < NEAR * sizes[1][0]:
+            odd = low, "smaller"
+        elif high[0] > APART * sizes[-2][0] and sizes[-2][0] < NEAR * low[0]:
+            odd = high, "larger"
+        if odd is None:
+            continue
+        piece = held[odd[0][1]][0]
+        path = f"{piece.place.path}.{name}" if piece.place.path else name
+        return result(
+            "alike",
+            "broken",
+            "odd weight",
+            block=piece.place.block_of(None),
+            site=path.rpartition(".")[0],
+            line=changing_line(subject.model, path) or declared_line(subject.model, path),
+            what=f"{name} is far {odd[1]}",
+        )
+    return None
 
 
 def _first_difference(one: _Form, other: _Form) -> tuple[Node, bool]:

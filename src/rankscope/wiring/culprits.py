@@ -3,7 +3,7 @@
 import ast
 import linecache
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
@@ -38,20 +38,58 @@ def first_meeting(piece: Piece, first: Tensor, second: Tensor, texts: int) -> No
         piece.values(piece.noise(where, seed=seed), nodes) for where, seed in ((first, 3), (second, 4))
     )
     in_place = set(region.roots)
+    axes: dict[Node, int] = {}
     for node in nodes:
         moved = [differs(before[node], other[node]) for other in (one, two)]
         if bool((moved[0] & moved[1]).any()):
-            return node
+            return _turned(region, node, axes) or node
         above = [leaf for leaf in node.inputs() if region.depends(leaf) and leaf.value.is_floating_point()]
-        if _are_in_place(moved, texts):
+        axis = _text_axis(moved, texts)
+        if axis is not None:
             in_place.add(node)
+            axes[node] = axis
         elif texts > 2 and above and all(leaf in in_place for leaf in above):
-            return node
+            return _turned(region, node, axes) or node
     return None
 
 
-def _are_in_place(moved: list[Tensor], texts: int) -> bool:
-    """Whether what the first and the second text move are the first and the second part along some axis."""
+def _turned(region: Region, node: Node, axes: Mapping[Node, int]) -> Node | None:
+    """The operation that turned texts into rows of a matrix, of a product of matrices in which they then meet."""
+    if node.kind not in ("matmul", "bmm", "baddbmm"):
+        return None
+    for leaf in node.inputs():
+        found: Node | None = None
+        while leaf in axes and leaf not in region.roots and axes[leaf] >= leaf.value.ndim - 2 > 0:
+            inner = [one for one in leaf.inputs() if region.depends(one)]
+            if len(inner) != 1 or leaf.kind not in _TURNS:
+                break
+            found, leaf = leaf, inner[0]
+        if found is not None:
+            return found
+    return None
+
+
+_TURNS = frozenset(
+    {
+        "transpose",
+        "permute",
+        "view",
+        "reshape",
+        "clone",
+        "contiguous",
+        "unbind",
+        "select",
+        "split",
+        "chunk",
+        "t",
+    }
+    | {"_unsafe_view", "unflatten", "expand", "mul", "unsqueeze", "squeeze", "numpy_T", "movedim", "slice"}
+)
+"""Operations that only move elements, or scale them."""
+
+
+def _text_axis(moved: list[Tensor], texts: int) -> int | None:
+    """The axis along which what the first and the second text move are the first and the second part; None without."""
     for axis, size in enumerate(moved[0].shape):
         if size % texts or not size:
             continue
@@ -59,8 +97,8 @@ def _are_in_place(moved: list[Tensor], texts: int) -> bool:
         for form, rest in (((texts, size // texts), 1), ((size // texts, texts), 0)):
             places = [one.reshape(form).any(rest).nonzero().flatten().tolist() for one in by_axis]
             if all(found in ([], [place]) for place, found in enumerate(places)):
-                return True
-    return False
+                return axis
+    return None
 
 
 def first_leak(piece: Piece, where: Tensor, forbidden: Tensor) -> Node | None:
@@ -284,11 +322,16 @@ class Source:
     tree: ast.ClassDef
 
 
-@cache
 def source_of(kind: type) -> Source | None:
+    """The source of a class; None where it has none."""
+    return _source_of(kind)
+
+
+@cache
+def _source_of(kind: Hashable) -> Source | None:
     """The source of a class, found by the code of its methods: that knows its file, whoever has loaded it."""
     code = next((held.__code__ for held in vars(kind).values() if isinstance(held, FunctionType)), None)
-    if code is None:
+    if code is None or not isinstance(kind, type):
         return None
     lines = linecache.getlines(code.co_filename)
     tree = _parsed(code.co_filename, "".join(lines))

@@ -367,28 +367,47 @@ class Subject:
 
     def token_axis_by_positions(self, stack: str) -> int | None:
         """The axis along which equal tokens become different; None where none or both are."""
-        ran = self.equal_tokens
-        root = None if ran is None else ran.roots.get(stack)
+        root = self.equal_root(stack)
         if root is None or root.ndim != 3 or min(root.shape[:2]) < 2:
             return None
         size = float(root.abs().amax()) or 1.0
         varies = [bool((root - root.narrow(axis, 0, 1)).abs().amax() > 1e-3 * size) for axis in (0, 1)]
         return varies.index(True) if sum(varies) == 1 else None
 
+    def equal_root(self, stack: str) -> Tensor | None:
+        """What enters a stack where all tokens are equal; None where the inputs hold no tokens, or it is not seen."""
+        ran = self.equal_tokens
+        if ran is None or stack in ran.roots or all(one.program is None for one in self.stacks):
+            return None if ran is None else ran.roots.get(stack)
+        return self._program_roots.get(stack)
+
+    @cached_property
+    def _program_roots(self) -> Mapping[str, Tensor]:
+        """The same of stacks whose blocks no module stands for: the state that enters their first block."""
+        inputs = self._equal_inputs()
+        try:
+            _, pieces = self.pieces_of(replace(self.batch, inputs=inputs))
+        except (ModelError, NoRoom):
+            return {}
+        return {one.place.stack: one.state for one in reversed(pieces)}
+
     @cached_property
     def equal_tokens(self) -> Ran | None:
         """The run on equal tokens in all places of all texts; None where the inputs hold none."""
         if not self.token_inputs:
             return None
+        try:
+            return self.run(replace(self.batch, inputs=self._equal_inputs()))
+        except ModelError:
+            return None
+
+    def _equal_inputs(self) -> dict[str, Tensor]:
         inputs = dict(self.batch.inputs)
         for name in self.token_inputs:
             value = inputs[name]
             first = value[(slice(0, 1), slice(0, 1))] if value.ndim > 1 else value[:1]
             inputs[name] = first.expand_as(value).clone()
-        try:
-            return self.run(replace(self.batch, inputs=inputs))
-        except ModelError:
-            return None
+        return inputs
 
     @cached_property
     def input_axis(self) -> int:

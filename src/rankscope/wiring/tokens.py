@@ -1,19 +1,17 @@
-"""Tokens read what they may read: causality, the order of tokens, and that everything reaches the output."""
+"""Tokens read what they may read: causality, and that everything reaches the output."""
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import ModelError
 from rankscope.findings.laws import LawResult
 from rankscope.sources.operations import Graph, Line, Node, Region
 from rankscope.sources.operations.region import SAME_CHANNELS
 from rankscope.wiring.culprits import (
     MAKING,
-    declared_line,
     first_leak,
     is_lower,
     is_own_code,
@@ -34,14 +32,6 @@ _CAUSAL_NAMES = re.compile(r"GPT|CausalLM|LanguageModel|LMHead|autoregressive", 
 _LM = re.compile(r"LM(?![a-z])")
 _FILLS_GAPS = re.compile(r"mask|mlm|bert|diffusion|prefix", re.IGNORECASE)
 """Language models that read in both directions."""
-
-_POSITIONS = re.compile(r"(^|[._])(pos|places?|wpe|pe$|rope|rotary|alibi)|position|relative", re.IGNORECASE)
-
-FINE = 1e-3
-"""Where numbers are coarser than this, what positions change may lie below their rounding."""
-
-FAINT = 300.0
-"""Differences of tokens that are less than so many times what counts as rounding do not tell their order."""
 
 ASYMMETRIC = 2.0
 """Blocks that read so many times as much of the past as of the future, and three times as far back as ahead, are meant
@@ -462,113 +452,6 @@ def _outside(subject: Subject) -> LawResult:
                 "causality", "broken", "future read", block=number, number=share, floor=clearly, site=None
             )
     return holds
-
-
-@law("order")
-def order(subject: Subject) -> LawResult:
-    """Tokens in the opposite order, or equal tokens, where the model has something that tells positions."""
-    if not subject.base.is_finite:
-        return result("order", "not checked", "output not finite")
-    if not subject.stacks or not subject.token_inputs:
-        return result("order", "not checked", "no blocks" if not subject.stacks else "no positions")
-    stack = subject.stacks[0]
-    root = subject.root_of(stack.name)
-    positions = _positions(subject.model)
-    if root is None or root.ndim != 3 or root.shape[1 - subject.text_axes[stack.name]] < 3:
-        return result("order", "not checked", "one token")
-    axis = subject.text_axes[stack.name]
-    counts_texts = subject.token_axis_by_positions(stack.name) == axis
-    if counts_texts and positions:
-        return _order_lost(subject, positions)
-    if any(one for one in subject.batch.inputs if "position" in one):
-        return result("order", "holds")
-    one_row = _one_row(subject, positions, root.shape[1 - axis])
-    if one_row is not None:
-        return _order_lost(subject, [one_row])
-    flipped = dict(subject.batch.inputs)
-    for name in subject.token_inputs:
-        flipped[name] = flipped[name].flip(1 - subject.input_axis)
-    try:
-        ran = subject.run(replace(subject.batch, inputs=flipped))
-    except ModelError as error:
-        return result("order", "not checked", "failed", what=str(error))
-    last = [(one, two) for one, two in zip(subject.base.states, ran.states, strict=False)]
-    before, after = last[-1] if last else (None, None)
-    if before is None or after is None or before.shape != after.shape or before.ndim != 3:
-        return result("order", "not checked", "one token")
-    # a function of a set takes its results along, so that sums over tokens, and of their squares, stay
-    sums = [
-        torch.cat([one.double().sum(1 - axis), one.double().square().sum(1 - axis)])
-        for one in (before, after)
-    ]
-    gap = float((sums[0] - sums[1]).abs().amax() / sums[0].abs().amax().clamp_min(1e-30))
-    tokens = float(before.double().std(dim=1 - axis).amax())
-    if gap > 10 * subject.clearly or tokens == 0.0:
-        return result("order", "holds", number=gap, floor=10 * subject.clearly)
-    if not positions:
-        return result("order", "meant", "set function")
-    # what differs between tokens is so little of what they share that its order could not be seen
-    if subject.clearly > FINE or tokens < FAINT * subject.clearly * float(before.abs().amax()):
-        return result("order", "not checked", "too coarse")
-    return _order_lost(subject, positions)
-
-
-def _one_row(subject: Subject, positions: list[str], tokens: int) -> str | None:
-    """A table of positions of which all tokens read the same row: other rows get no gradient."""
-    slopes = slopes_of(subject)
-    for name in positions if slopes is not None and subject.texts < tokens else ():
-        slope = None if slopes is None else slopes.parameters.get(name)
-        if slope is None:
-            continue
-        rows = slope.flatten(0, -2) if slope.ndim >= 2 else slope.unsqueeze(-1)
-        if len(rows) >= tokens and int((rows != 0).any(-1).sum()) == 1:
-            return name
-    return None
-
-
-def _order_lost(subject: Subject, positions: list[str]) -> LawResult:
-    return result(
-        "order",
-        "broken",
-        "order lost",
-        site=positions[0],
-        line=_line_of_positions(subject, positions[0]) or declared_line(subject.model, positions[0]),
-        what=positions[0],
-        number=0.0,
-    )
-
-
-def _line_of_positions(subject: Subject, name: str) -> Line | None:
-    """The line that reads a table of positions; where none does, the one that looks tokens up, to which it belongs."""
-    graph = subject.whole_graph if is_own_code(subject.model) else None
-    if graph is None:
-        return None
-    table = next((node for node in graph.nodes if node.name == name), None)
-    tokens = {node for key, node in graph.inputs.items() if _is_tokens(subject, node)}
-    for wanted in ({table} if table is not None else set(), tokens):
-        for node in graph.nodes:
-            reads = any(leaf in wanted for leaf in node.inputs())
-            if reads and node.line is not None and (table in wanted or node.value.is_floating_point()):
-                return node.line
-    return None
-
-
-def _is_tokens(subject: Subject, node: Node) -> bool:
-    given = (subject.batch.inputs[name] for name in subject.token_inputs)
-    return any(one.shape == node.shape and torch.equal(one.to(node.value), node.value) for one in given)
-
-
-def _positions(model: nn.Module) -> list[str]:
-    """Tables of positions that hold something, by name."""
-    held = [*model.named_parameters(), *model.named_buffers()]
-    return [
-        name
-        for name, value in held
-        if _POSITIONS.search(name)
-        and value.is_floating_point()
-        and value.numel() > 1
-        and bool((value != 0).any())
-    ]
 
 
 @law("reach")

@@ -15,7 +15,8 @@ from rankscope.errors import is_out_of_memory
 from rankscope.sources.operations import Graph, Line, ModuleCall, Node, Region
 from rankscope.sources.operations.captured import left_as_found
 from rankscope.sources.operations.influence import differs, draw
-from rankscope.wiring.culprits import is_own_code, parsed
+from rankscope.sources.operations.lines import is_library
+from rankscope.wiring.culprits import is_own_code, parsed, source_of
 from rankscope.wiring.piece import Piece
 from rankscope.wiring.slopes import Slopes
 from rankscope.wiring.subject import Subject
@@ -23,16 +24,94 @@ from rankscope.wiring.subject import Subject
 
 def line_of_slip(subject: Subject, slopes: Slopes, name: str) -> Line | None:
     """The line at which a parameter without a gradient is passed over; None where none is known."""
-    path = _outermost(subject.model, slopes, name)
-    if not path:
-        return None
+    path = _outermost(subject.model, slopes, name) or name
     holder = path.rpartition(".")[0]
+    if not _is_own(subject.model, holder):
+        return None
+    if path == name:
+        return _written_twice(subject.model, path)
     graph, inner = _graph_of(subject, path)
-    if graph is None or not _is_own(subject.model, holder):
+    if graph is None:
         return None
     if any(one == path or one.startswith(f"{path}.") for one in slopes.called):
-        return _dropping(graph, inner)
-    return _in_its_place(subject.model, graph, path, inner)
+        return _dropping(graph, _last_dead(subject.model, slopes, graph, path, inner))
+    return (
+        _in_its_place(subject.model, graph, path, inner)
+        or _written_twice(subject.model, path)
+        or _behind(subject.model, graph, path, inner)
+    )
+
+
+def _last_dead(model: nn.Module, slopes: Slopes, graph: Graph, path: str, inner: str) -> str:
+    """Of the parts beside one that are called and get no gradient, the one that is called last: there all is lost."""
+    holder, _, name = path.rpartition(".")
+    prefix, above = inner[: len(inner) - len(name)], f"{holder}." if holder else ""
+    parts = model.get_submodule(holder)._modules if holder else model._modules
+    dead = {
+        f"{prefix}{other}"
+        for other in parts
+        if any(key.startswith(f"{above}{other}.") for key in slopes.parameters)
+        and all(one is None for key, one in slopes.parameters.items() if key.startswith(f"{above}{other}."))
+    }
+    called = [one.path for one in graph.calls if one.path in dead]
+    return called[-1] if called else inner
+
+
+def _written_twice(model: nn.Module, path: str) -> Line | None:
+    """The line of a class that uses an attribute of the same kind where this one, never used, is due."""
+    holder, _, name = path.rpartition(".")
+    owner = model.get_submodule(holder) if holder else model
+    source = source_of(type(owner))
+    if source is None or is_library(source.file):
+        return None
+    own = getattr(owner, name, None)
+    uses: dict[str, list[Line]] = {}
+    for function in source.tree.body:
+        if not isinstance(function, ast.FunctionDef) or function.name == "__init__":
+            continue
+        for node in ast.walk(function):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "self"
+            ):
+                code = source.lines[node.lineno - 1].strip()
+                uses.setdefault(node.attr, []).append(Line(source.file, node.lineno, code))
+    if name in uses:
+        return None
+    alike = {
+        other: lines
+        for other, lines in uses.items()
+        if len(lines) > 1 and _is_like(getattr(owner, other, None), own)
+    }
+    pairs = [(line, other) for other, lines in alike.items() for line in lines]
+    best = max(reversed(pairs), key=lambda pair: _likeness(pair[0], name) - _likeness(*pair), default=None)
+    return None if best is None else best[0]
+
+
+def _is_like(one: object, other: object) -> bool:
+    if isinstance(one, nn.Module) and isinstance(other, nn.Module):
+        return _is_alike(one, other)
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape
+
+
+def _behind(model: nn.Module, graph: Graph, path: str, inner: str) -> Line | None:
+    """Where a part that is never called is due, by the order in which parts are made: at the next one, or the end."""
+    holder, _, name = path.rpartition(".")
+    parts = list((model.get_submodule(holder) if holder else model)._modules)
+    prefix = inner[: len(inner) - len(name)]
+    if isinstance(
+        model.get_submodule(holder) if holder else model, nn.ModuleList | nn.ModuleDict | nn.Sequential
+    ):
+        return None
+    for other in parts[parts.index(name) + 1 :]:
+        call = next(graph.calls_of(f"{prefix}{other}"), None)
+        if call is not None:
+            return call.line
+    outer = prefix.rstrip(".")
+    own = next(graph.calls_of(outer), None) if outer else None
+    ends = graph.outputs if own is None else own.outputs
+    return ends[0].line if ends else None
 
 
 def _outermost(model: nn.Module, slopes: Slopes, name: str) -> str:
@@ -180,7 +259,7 @@ def line_of_loss(piece: Piece, name: str, rows: range | None = None) -> Line | N
     graph, target = piece.graph, None if piece.region is None else piece.region.target
     inner = name[len(piece.place.path) + 1 :] if piece.place.path else name
     start = None if graph is None else next((node for node in graph.nodes if node.name == inner), None)
-    if graph is None or target is None or start is None or piece.shared is not None:
+    if graph is None or target is None or start is None:
         return None
     region = Region(graph, (start,), target)
     if not region.depends(target):
@@ -194,7 +273,24 @@ def line_of_loss(piece: Piece, name: str, rows: range | None = None) -> Line | N
         and not moved.get(node, True)
         and any(moved.get(leaf, False) for leaf in node.inputs())
     ]
-    return max(lost, key=lambda one: one.id).line if lost else None
+    line = max(lost, key=lambda one: one.id).line if lost else None
+    return None if line is None else _lost_name(line) or line
+
+
+def _lost_name(line: Line) -> Line | None:
+    """Of a line that takes something apart, ``q, k, v = ...``, the one that writes over a name before it is read."""
+    statement = _statement(line)
+    names = [] if statement is None else [one.id for one in _stored(statement)]
+    if statement is None or len(names) < 2:
+        return None
+    for name in names:
+        for one in _later(line, statement):
+            used = [part for part in ast.walk(one) if isinstance(part, ast.Name) and part.id == name]
+            if any(isinstance(part.ctx, ast.Load) for part in used):
+                break
+            if used:
+                return _line_at(line, one)
+    return None
 
 
 def _moved(

@@ -1,0 +1,245 @@
+"""The order of tokens matters in a model that has something which tells positions.
+
+Such a thing is a table by its name, or what the code of the model speaks of. A model may lose it: positions are counted
+over texts, all tokens read one row, or rotations are by no angle. It then gives equal results for tokens in another
+order, and a block cannot tell two tokens that trade their places.
+"""
+
+import ast
+import re
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import ModelError
+from rankscope.findings.laws import LawResult
+from rankscope.sources.operations import Line, Node
+from rankscope.sources.operations.lines import is_library
+from rankscope.wiring.culprits import declared_line, is_own_code, source_of
+from rankscope.wiring.law import law, result
+from rankscope.wiring.slopes import slopes_of
+from rankscope.wiring.subject import Subject, differs
+
+_POSITIONS = re.compile(r"(^|[._])(pos|places?|wpe|pe$|rope|rotary|alibi)|position|relative", re.IGNORECASE)
+
+FINE = 1e-3
+"""Where numbers are coarser than this, what positions change may lie below their rounding."""
+
+FAINT = 300.0
+"""Differences of tokens that are less than so many times what counts as rounding do not tell their order."""
+
+_SAYS = re.compile(
+    r"(^|_)(pos|position|positions|positional|wpe|rope|rotary|pe)(_|$)|pos_?emb|position", re.IGNORECASE
+)
+"""Names in code that speak of positions."""
+
+
+@law("order")
+def order(subject: Subject) -> LawResult:
+    """Tokens in the opposite order, or equal tokens, where the model has something that tells positions."""
+    if not subject.base.is_finite:
+        return result("order", "not checked", "output not finite")
+    if not subject.stacks:
+        return result("order", "not checked", "no blocks")
+    stack = subject.stacks[0]
+    root = subject.root_of(stack.name)
+    tables, said = _positions(subject.model), _said(subject.model)
+    positions = tables or ([said.name] if said is not None else [])
+    if not subject.token_inputs:
+        return _order_of_pictures(subject, root, positions)
+    if root is None or root.ndim != 3 or root.shape[1 - subject.text_axes[stack.name]] < 3:
+        return result("order", "not checked", "one token")
+    axis = subject.text_axes[stack.name]
+    counts_texts = subject.token_axis_by_positions(stack.name) == axis
+    if counts_texts and positions:
+        return _order_lost(subject, positions)
+    if any(one for one in subject.batch.inputs if "position" in one):
+        return result("order", "holds")
+    if positions and _is_blind(subject, subject.equal_root(stack.name)):
+        return _order_lost(subject, positions)
+    one_row = _one_row(subject, tables, root.shape[1 - axis])
+    if one_row is not None:
+        return _order_lost(subject, [one_row])
+    flipped = dict(subject.batch.inputs)
+    for name in subject.token_inputs:
+        flipped[name] = flipped[name].flip(1 - subject.input_axis)
+    try:
+        ran = subject.run(replace(subject.batch, inputs=flipped))
+    except ModelError as error:
+        return result("order", "not checked", "failed", what=str(error))
+    last = [(one, two) for one, two in zip(subject.base.states, ran.states, strict=False)]
+    before, after = last[-1] if last else (None, None)
+    if before is None or after is None or before.shape != after.shape or before.ndim != 3:
+        return result("order", "not checked", "one token")
+    # a function of a set takes its results along, so that sums over tokens, and of their squares, stay
+    sums = [
+        torch.cat([one.double().sum(1 - axis), one.double().square().sum(1 - axis)])
+        for one in (before, after)
+    ]
+    gap = float((sums[0] - sums[1]).abs().amax() / sums[0].abs().amax().clamp_min(1e-30))
+    tokens = float(before.double().std(dim=1 - axis).amax())
+    if gap > 10 * subject.clearly or tokens == 0.0:
+        return result("order", "holds", number=gap, floor=10 * subject.clearly)
+    if not positions:
+        return result("order", "meant", "set function")
+    # what differs between tokens is so little of what they share that its order could not be seen
+    if subject.clearly > FINE or tokens < FAINT * subject.clearly * float(before.abs().amax()):
+        return result("order", "not checked", "too coarse")
+    return _order_lost(subject, positions)
+
+
+def _one_row(subject: Subject, positions: list[str], tokens: int) -> str | None:
+    """A table of positions of which all tokens read the same row: other rows get no gradient."""
+    slopes = slopes_of(subject)
+    for name in positions if slopes is not None and subject.texts < tokens else ():
+        slope = None if slopes is None else slopes.parameters.get(name)
+        if slope is None:
+            continue
+        rows = slope.flatten(0, -2) if slope.ndim >= 2 else slope.unsqueeze(-1)
+        if len(rows) >= tokens and int((rows != 0).any(-1).sum()) == 1:
+            return name
+    return None
+
+
+def _order_of_pictures(subject: Subject, root: Tensor | None, positions: list[str]) -> LawResult:
+    """Of inputs that hold no tokens, such as pictures: everywhere the same numbers are put in."""
+    if not positions or root is None or root.ndim != 3:
+        return result("order", "not checked", "no positions")
+    inputs = dict(subject.batch.inputs)
+    for name in subject.movable:
+        inputs[name] = inputs[name].double().mean().to(inputs[name]).expand_as(inputs[name]).clone()
+    try:
+        ran = subject.run(replace(subject.batch, inputs=inputs))
+    except ModelError as error:
+        return result("order", "not checked", "failed", what=str(error))
+    entered = ran.roots.get(subject.stacks[0].name)
+    return _order_lost(subject, positions) if _is_blind(subject, entered) else result("order", "holds")
+
+
+def _is_blind(subject: Subject, root: Tensor | None) -> bool:
+    """Whether equal tokens enter the blocks as equal rows, and no block tells apart tokens that trade their places.
+
+    The last token stays where it is, and reads the two before it, in a causal model too. The first row of all may be a
+    class token. A block that does not tell, because its last token reads nothing near, says nothing.
+
+    Args:
+        root: what enters the blocks where all tokens are equal.
+    """
+    stack, steps = subject.stacks[0], 0
+    axis = 1 - subject.text_axes[stack.name]
+    if root is None or root.ndim != 3 or root.shape[axis] < 5 or len(subject.stacks) > 1:
+        return False
+    rows = root.narrow(axis, 1, root.shape[axis] - 1).double()
+    size = float(rows.abs().amax()) or 1.0
+    if bool((rows - rows.narrow(axis, 0, 1)).abs().amax() > 1e-3 * size):
+        return False
+    for piece in subject.stack_of(stack.name):
+        if not piece.is_usable or piece.root_shape is None or piece.base is None:
+            return False
+        many = piece.state.shape[axis]
+        read = piece.moved_rows(piece.slice_at(axis, many - 2))
+        if read is None or not bool(read.select(axis, many - 1).any()):
+            continue
+        traded = list(range(many))
+        traded[many - 3], traded[many - 2] = many - 2, many - 3
+        after = piece.run(piece.state.index_select(axis, torch.tensor(traded)))
+        if after is None:
+            return False
+        one, two = (part.select(axis, many - 1) for part in (piece.base, after))
+        if bool(differs(one, two, 1e-9 if piece.region is not None else subject.clearly).any()):
+            return False
+        steps += 1
+    return steps > 0
+
+
+def _order_lost(subject: Subject, positions: list[str]) -> LawResult:
+    said = _said(subject.model)
+    line = _line_of_positions(subject, positions[0]) or declared_line(subject.model, positions[0])
+    return result(
+        "order",
+        "broken",
+        "order lost",
+        site=positions[0] if "." in positions[0] else None,
+        line=said.line if said is not None else line,
+        what=positions[0],
+        number=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A name in the code of a model that speaks of positions, and the first line on which it stands."""
+
+    name: str
+    line: Line
+
+
+def _said(model: nn.Module) -> _Said | None:
+    """The first statement of the model's own forward pass that speaks of positions, of a model that counts them.
+
+    None where a name of positions is an argument, as of points in space, or where a table starts at zero, and
+    positions are learned from there on.
+    """
+    source = source_of(type(model)) if is_own_code(model) else None
+    if source is None or is_library(source.file) or any(_is_zero(one) for one in model.parameters()):
+        return None
+    functions = [
+        one for one in source.tree.body if isinstance(one, ast.FunctionDef) and one.name == "forward"
+    ]
+    for function in functions:
+        taken = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+        found = [
+            (node.lineno, name)
+            for node in ast.walk(function)
+            for name in [node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")]
+            if isinstance(node, ast.Name | ast.Attribute) and _SAYS.search(name) and name not in taken
+        ]
+        if found and not any(_SAYS.search(one) for one in taken) and _counts(model):
+            number, name = min(found)
+            return _Said(name, Line(source.file, number, source.lines[number - 1].strip()))
+    return None
+
+
+def _is_zero(value: Tensor) -> bool:
+    return value.ndim > 1 and not value.is_meta and not bool((value != 0).any())
+
+
+def _counts(model: nn.Module) -> bool:
+    """Whether a model holds a table of positions, or its classes count: ``torch.arange`` stands in one of them."""
+    sources = (source_of(type(one)) for one in model.modules() if is_own_code(one))
+    lines = (line for one in sources if one is not None for line in one.lines)
+    return bool(_positions(model)) or any("arange" in line for line in lines)
+
+
+def _line_of_positions(subject: Subject, name: str) -> Line | None:
+    """The line that reads a table of positions; where none does, the one that looks tokens up, to which it belongs."""
+    graph = subject.whole_graph if is_own_code(subject.model) else None
+    if graph is None:
+        return None
+    table = next((node for node in graph.nodes if node.name == name), None)
+    tokens = {node for key, node in graph.inputs.items() if _is_tokens(subject, node)}
+    for wanted in ({table} if table is not None else set(), tokens):
+        for node in graph.nodes:
+            reads = any(leaf in wanted for leaf in node.inputs())
+            if reads and node.line is not None and (table in wanted or node.value.is_floating_point()):
+                return node.line
+    return None
+
+
+def _is_tokens(subject: Subject, node: Node) -> bool:
+    given = (subject.batch.inputs[name] for name in subject.token_inputs)
+    return any(one.shape == node.shape and torch.equal(one.to(node.value), node.value) for one in given)
+
+
+def _positions(model: nn.Module) -> list[str]:
+    """Tables of positions that hold something, by name."""
+    held = [*model.named_parameters(), *model.named_buffers()]
+    return [
+        name
+        for name, value in held
+        if _POSITIONS.search(name)
+        and value.is_floating_point()
+        and value.numel() > 1
+        and bool((value != 0).any())
+    ]
