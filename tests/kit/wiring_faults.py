@@ -207,7 +207,6 @@ FAULTS = (
         law="gradient",
         block=None,
         edits=(("self.wte(idx) + self.wpe(pos)", "self.wte(idx)"),),
-        at="self.wpe = nn.Embedding(32, dim)",
     ),
     Fault(
         name="softmax over queries",

@@ -57,13 +57,13 @@ def _turned(region: Region, node: Node, axes: Mapping[Node, int]) -> Node | None
     """The operation that turned texts into rows of a matrix, of a product of matrices in which they then meet."""
     if node.kind not in ("matmul", "bmm", "baddbmm"):
         return None
-    for leaf in node.inputs():
-        found: Node | None = None
-        while leaf in axes and leaf not in region.roots and axes[leaf] >= leaf.value.ndim - 2 > 0:
-            inner = [one for one in leaf.inputs() if region.depends(one)]
-            if len(inner) != 1 or leaf.kind not in _TURNS:
+    for operand in node.inputs():
+        at, found = operand, None
+        while at in axes and at not in region.roots and axes[at] >= at.value.ndim - 2 > 0:
+            inner = [one for one in at.inputs() if region.depends(one)]
+            if len(inner) != 1 or at.kind not in _TURNS:
                 break
-            found, leaf = leaf, inner[0]
+            at, found = inner[0], at
         if found is not None:
             return found
     return None

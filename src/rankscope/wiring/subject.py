@@ -351,6 +351,9 @@ class Subject:
             positions = self.token_axis_by_positions(stack.name)
             mixed = None if votes[0] == votes[1] else int(votes[1] > votes[0])
             agreed = {one for one in (positions, mixed, self._pooled(stack.name)) if one is not None}
+            if not self.token_inputs and stack.name in self.moved_slices:
+                found[stack.name] = self.moved_slices[stack.name]  # pictures come one by one
+                continue
             found[stack.name] = 1 - agreed.pop() if len(agreed) == 1 else self.moved_slices.get(stack.name, 0)
         return found
 

@@ -6,6 +6,7 @@ The line that makes such a part is right; what is wrong is a line that calls its
 
 import ast
 import linecache
+import re
 from collections.abc import Iterator
 
 import torch
@@ -20,6 +21,14 @@ from rankscope.wiring.culprits import is_own_code, parsed, source_of
 from rankscope.wiring.piece import Piece
 from rankscope.wiring.slopes import Slopes
 from rankscope.wiring.subject import Subject
+
+
+USUAL = re.compile(
+    r"^(w?[qkvo]|w\d|n\d|query|key|value|out|output|dense|up|down|gate|mlp|wpe|gamma|scale|ls\d)$|proj|to_|fc|lin|ff|"
+    r"norm|ln|att|emb|pos",
+    re.IGNORECASE,
+)
+"""Names of parts that every block has: one that is never used was forgotten, where another one is left over."""
 
 
 def line_of_slip(subject: Subject, slopes: Slopes, name: str) -> Line | None:
@@ -98,6 +107,8 @@ def _is_like(one: object, other: object) -> bool:
 def _behind(model: nn.Module, graph: Graph, path: str, inner: str) -> Line | None:
     """Where a part that is never called is due, by the order in which parts are made: at the next one, or the end."""
     holder, _, name = path.rpartition(".")
+    if not USUAL.search(name):
+        return None
     parts = list((model.get_submodule(holder) if holder else model)._modules)
     prefix = inner[: len(inner) - len(name)]
     if isinstance(
