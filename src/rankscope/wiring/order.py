@@ -7,6 +7,7 @@ order, and a block cannot tell two tokens that trade their places.
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -191,14 +192,27 @@ def _said(model: nn.Module) -> _Said | None:
         taken = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
         found = [
             (node.lineno, name)
-            for node in ast.walk(function)
+            for node in _always(function)
             for name in [node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")]
             if isinstance(node, ast.Name | ast.Attribute) and _SAYS.search(name) and name not in taken
+            if not _is_of_self(node) or getattr(model, name, None) is not None
         ]
         if found and not any(_SAYS.search(one) for one in taken) and _counts(model):
             number, name = min(found)
             return _Said(name, Line(source.file, number, source.lines[number - 1].strip()))
     return None
+
+
+def _always(node: ast.AST) -> Iterator[ast.AST]:
+    """What stands in a function and under no condition: an option that is off is no fault."""
+    for one in ast.iter_child_nodes(node):
+        if not isinstance(one, ast.If | ast.IfExp | ast.BoolOp | ast.Try):
+            yield one
+            yield from _always(one)
+
+
+def _is_of_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def _is_zero(value: Tensor) -> bool:

@@ -338,9 +338,9 @@ class Subject:
         """Along which axis of what enters each stack texts lie.
 
         Three things tell: blocks mix tokens, positions make equal tokens different, and what is returned per text has
-        as many rows as there are texts. Where they contradict each other, or nothing tells, texts lie where the first
-        axis of the inputs goes, as usual: what contradicts that is then a fault, of blocks that mix texts or of
-        positions that count them.
+        as many rows as there are texts. What most of them say is so, and the one that contradicts is a fault: blocks
+        that mix texts, or positions that count them. Where two contradict each other, or nothing tells, texts lie where
+        the first axis of the inputs goes, as usual.
         """
         found = {}
         for stack in self.stacks:
@@ -350,11 +350,12 @@ class Subject:
             votes = [sum(one.mixes(axis) for one in pieces) for axis in (0, 1)]
             positions = self.token_axis_by_positions(stack.name)
             mixed = None if votes[0] == votes[1] else int(votes[1] > votes[0])
-            agreed = {one for one in (positions, mixed, self._pooled(stack.name)) if one is not None}
             if not self.token_inputs and stack.name in self.moved_slices:
                 found[stack.name] = self.moved_slices[stack.name]  # pictures come one by one
                 continue
-            found[stack.name] = 1 - agreed.pop() if len(agreed) == 1 else self.moved_slices.get(stack.name, 0)
+            told = [one for one in (positions, mixed, self._pooled(stack.name)) if one is not None]
+            most = next((axis for axis in (0, 1) if 2 * told.count(axis) > len(told)), None)
+            found[stack.name] = self.moved_slices.get(stack.name, 0) if most is None else 1 - most
         return found
 
     def _pooled(self, stack: str) -> int | None:

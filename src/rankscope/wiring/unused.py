@@ -22,7 +22,6 @@ from rankscope.wiring.piece import Piece
 from rankscope.wiring.slopes import Slopes
 from rankscope.wiring.subject import Subject
 
-
 USUAL = re.compile(
     r"^(w?[qkvo]|w\d|n\d|query|key|value|out|output|dense|up|down|gate|mlp|wpe|gamma|scale|ls\d)$|proj|to_|fc|lin|ff|"
     r"norm|ln|att|emb|pos",
