@@ -5,12 +5,20 @@ import math
 import torch
 from torch import Tensor
 
+NEAR = 2**15
+"""Entries that are read several times in a row: a quarter of a megabyte, which stays near the processor."""
+
 
 def entropy(probabilities: Tensor) -> Tensor:
-    """``-sum p log p`` over the last axis, in nats; zero probabilities count zero."""
-    # torch's own function of one number takes one at a time; this one is several times faster
-    logs = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log_()
-    return logs.mul_(probabilities).sum(dim=-1).neg()
+    """``-sum p log p`` over the last axis, in nats; zero or less counts zero."""
+    tiny = torch.finfo(probabilities.dtype).tiny
+    flat = probabilities.reshape(-1, probabilities.shape[-1])
+    sums = []
+    for part in flat.split(max(1, NEAR // max(1, flat.shape[-1]))):
+        positive = part.clamp(min=0)
+        # torch's own function of one number takes one at a time; this one is several times faster
+        sums.append(positive.clamp(min=tiny).log_().mul_(positive).sum(dim=-1))
+    return torch.cat(sums).neg().reshape(probabilities.shape[:-1])
 
 
 def entropy_change(moved: Tensor, outcomes: int) -> Tensor:

@@ -55,7 +55,8 @@ def evaluate_many(
     if x.ndim < 2 or not x.is_floating_point():
         measures[0].checked(x)  # says what is wrong with it
     flat = x.reshape(-1, *x.shape[-2:])
-    some = max(1, TOGETHER // max(1, flat[:1].numel()))
+    entries = max(1, flat[:1].numel())
+    some = max(1, (TOGETHER if 2 * entries <= TOGETHER else LONG_TOGETHER) // entries)
     if len(flat) > some:
         others = [None] * len(flat) if again is None else again.reshape(flat.shape).split(some)
         parts = [
@@ -98,6 +99,9 @@ def _fits(measure: Measure, x: Tensor) -> bool:
 
 TOGETHER = 2**17
 """Entries that are measured together: one megabyte, which stays in the processor's cache from pass to pass."""
+
+LONG_TOGETHER = 2**20
+"""The same of matrices that need more than half of that each: they do not stay there, and fewer calls are faster."""
 
 
 def _joined(parts: Sequence[Evaluation], batch: torch.Size) -> Evaluation:

@@ -40,6 +40,7 @@ from torch import Tensor
 
 from rankscope.core.numerics import unit_roundoff
 from rankscope.core.types import PerMatrix, TokenMatrix
+from rankscope.measures.gap_subspaces import Subspace, ends, subspaces
 from rankscope.measures.norms import frobenius_norm
 from rankscope.measures.sharing import shared
 
@@ -69,6 +70,12 @@ TINY = 1e-30
 
 WIDER = (1e-12, *(10 ** (-4 + step / 3) for step in range(13)))
 """Rates r that are tried, in shares above the upper end; the first is above its rounding."""
+
+DEPTHS = ((16, 12), (40, 40))
+"""Blocks of the Krylov space of a longer map and powers of the rest; the second where the first says little."""
+
+WIDE = 0.1
+"""A bracket of a longer map that is wider is tried again."""
 
 CHUNK = 2**18
 """Entries that are squared together: three stacks of two megabytes."""
@@ -107,10 +114,39 @@ def second_modulus(maps: TokenMatrix, moved: float | Tensor = 0.0) -> Ends:
     # Rows that sum to one are known to rounding alone, which is an error of the map like any other.
     rounded = 2 * n * unit_roundoff(torch.float64) * frobenius_norm(maps).reshape(-1)
     moved = torch.as_tensor(moved, dtype=maps.dtype, device=maps.device).expand(maps.shape[:-2]).reshape(-1)
-    low, high = _ends(_all_powers(maps), moved + rounded, n)
+    low, high = (
+        _ends(_all_powers(maps), moved + rounded, n) if n <= WHOLE else _long_ends(maps, moved + rounded)
+    )
     # The 0 in place of the eigenvalue 1 is one minus the sum of w, which is off by rounding.
     low = torch.minimum((low - rounded).clamp(min=0.0), high)
     return Ends(low.reshape(maps.shape[:-2]), high.reshape(maps.shape[:-2]))
+
+
+def _long_ends(maps: TokenMatrix, moved: Tensor) -> tuple[Tensor, Tensor]:
+    """The bracket of long maps: what each of the ways says that were taken for a map holds."""
+    low, high = torch.zeros_like(moved), torch.ones_like(moved)
+    for places, found in _long_pieces(maps):
+        own = moved[places]
+        below, above = ends(found, own) if isinstance(found, Subspace) else _ends(found, own, maps.shape[-1])
+        low[places] = torch.maximum(low[places], below)
+        high[places] = torch.minimum(high[places], above)
+    return low, high
+
+
+@shared
+def _long_pieces(maps: TokenMatrix) -> list[tuple[Tensor, Subspace | _Powers]]:
+    """What is known of which long maps, one way after the other, until the bracket is narrow or none is left."""
+    flat = maps.reshape(-1, *maps.shape[-2:])
+    places = torch.arange(len(flat), device=maps.device)
+    pieces = list[tuple[Tensor, Subspace | _Powers]]()
+    for steps, powers in DEPTHS:
+        found = subspaces(flat[places] if len(places) < len(flat) else flat, steps=steps, powers=powers)
+        pieces.append((places, found))
+        low, high = ends(found, torch.zeros_like(found.spread))
+        places = places[high.clamp(max=1.0) - low > WIDE]
+        if not len(places):
+            return pieces
+    return [*pieces, (places, _all_powers(flat[places]))]
 
 
 @shared

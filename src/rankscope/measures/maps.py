@@ -101,7 +101,7 @@ def sink_share(attention: Tensor) -> PerMatrix:
 
 def entropy_of(maps: TokenMatrix) -> PerMatrix:
     """As ``attention_entropy`` in nats, of checked input."""
-    return entropy(maps.clamp(min=0)).mean(dim=-1)
+    return entropy(maps).mean(dim=-1)
 
 
 def normalized_entropy_of(maps: TokenMatrix) -> PerMatrix:

@@ -17,6 +17,9 @@ BLOCK_ROWS = 4096
 RIVALS = 160
 """Rows that are compared with each other where a bracket will do: as long as a few passes over the matrix."""
 
+NEAR = 2**17
+"""Entries whose distances from a point are taken in one go: a megabyte."""
+
 _SLACK = (
     MARGIN / 100
 )  # a pair that is overlooked by so little is still below a value that is raised by the margin
@@ -66,12 +69,12 @@ def _reach(rows: Tensor) -> tuple[Tensor, Tensor]:
     any other than ``d_i + max d``, with ``d`` the distances from any fixed point: the mean, either of the two rows,
     or zero, from where ``d`` is the row's sum, so that nothing is left to compare once two rows share no key.
     """
-    paper = torch.empty_like(rows)
+    paper = rows.new_empty(*rows.shape[:-2], _near(rows), rows.shape[-1])
     from_mean = _distances(rows, rows.mean(dim=-2, keepdim=True), paper)
     from_first = _distances(rows, _row(rows, from_mean.argmax(dim=-1)), paper)
     from_second = _distances(rows, _row(rows, from_first.argmax(dim=-1)), paper)
     best = torch.maximum(from_first.amax(dim=-1), from_second.amax(dim=-1))
-    from_zero = torch.abs(rows, out=paper).sum(dim=-1)
+    from_zero = _distances(rows, None, paper)
     reach = [d + d.amax(dim=-1, keepdim=True) for d in (from_mean, from_first, from_second, from_zero)]
     return best, torch.stack(reach).amin(dim=0)
 
@@ -81,8 +84,19 @@ def _row(rows: Tensor, place: Tensor) -> Tensor:
     return torch.take_along_dim(rows, place[..., None, None], dim=-2)
 
 
-def _distances(rows: Tensor, point: Tensor, paper: Tensor) -> Tensor:
-    return torch.sub(rows, point, out=paper).abs_().sum(dim=-1)
+def _near(rows: Tensor) -> int:
+    """How many rows of each matrix are compared with a point at a time, so that they stay near the processor."""
+    return max(1, min(rows.shape[-2], NEAR * rows.shape[-2] // max(1, rows.numel())))
+
+
+def _distances(rows: Tensor, point: Tensor | None, paper: Tensor) -> Tensor:
+    """From a point per matrix, or from zero; ``paper`` is written on."""
+    sums = []
+    for part in rows.split(paper.shape[-2], dim=-2):
+        here = paper[..., : part.shape[-2], :]
+        sizes = torch.abs(part, out=here) if point is None else torch.sub(part, point, out=here).abs_()
+        sums.append(sizes.sum(dim=-1))
+    return torch.cat(sums, dim=-1)
 
 
 def _blocks(rows: Tensor) -> Iterator[Tensor]:

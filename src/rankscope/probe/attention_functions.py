@@ -1,12 +1,14 @@
 """Attention maps from the calls of the two torch functions that make one: softmax, and attention in one piece."""
 
 import math
+from itertools import product
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rankscope.core.numerics import broadcast
 from rankscope.probe.attention_calls import BlockCall, Function
 
 SOFTMAXES: frozenset[Function] = frozenset({torch.softmax, torch.special.softmax, Tensor.softmax, F.softmax})
@@ -41,7 +43,7 @@ def texts_of(sizes: tuple[int, ...], call: BlockCall) -> int | None:
 def map_of(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Tensor:
     """Probabilities of a call whose result is ``output``, keys last, without dropout."""
     if function is WHOLE:
-        return whole_logits(*args, **kwargs).softmax(dim=-1)
+        return whole_maps(*args, **kwargs)
     probabilities: Tensor = output
     return probabilities.movedim(_softmax_axis(args, kwargs), -1)
 
@@ -52,6 +54,44 @@ def logits_of(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any])
         return whole_logits(*args, **kwargs)
     given: Tensor = args[0] if args else kwargs["input"]
     return _at_least_float32(given.movedim(_softmax_axis(args, kwargs), -1))
+
+
+LONG = 2**16
+"""Entries of a map from which on its logits are made one head at a time: those of all heads leave the processor."""
+
+
+def whole_maps(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The softmax of ``whole_logits``, of the same arguments."""
+    tokens, keys = query.shape[-2], key.shape[-2]
+    needs_gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
+    if needs_gradient or tokens * keys <= LONG:
+        logits = whole_logits(
+            query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        return logits.softmax(dim=-1)
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+    if is_causal:
+        attn_mask = torch.ones(tokens, keys, dtype=torch.bool, device=query.device).tril()
+    batch = broadcast(query.shape[:-2], key.shape[:-2], () if attn_mask is None else attn_mask.shape[:-2])
+    queries, all_keys = (part.expand(*batch, -1, -1) for part in (query, key))
+    masks = None if attn_mask is None else attn_mask.expand(*batch, tokens, keys)
+    maps = query.new_empty(*batch, tokens, keys, dtype=_at_least_float32(query[..., :0, :0]).dtype)
+    for place in product(*map(range, batch)):
+        mask = None if masks is None else masks[place]
+        logits = whole_logits(queries[place], all_keys[place], value, mask, scale=scale)
+        maps[place] = logits.softmax(dim=-1)
+    return maps
 
 
 def whole_logits(

@@ -14,9 +14,9 @@ from torch.testing import assert_close
 from kit.models import MODELS
 from kit.models import Case as ModelCase
 from rankscope.errors import NotTapped, ShapeError
-from rankscope.probe import Tally, run
+from rankscope.probe import Tally, attention_functions, run
 from rankscope.probe.attention import MAP_DEFINITIONS, attention_maps, map_panel
-from rankscope.probe.attention_functions import whole_logits
+from rankscope.probe.attention_functions import whole_logits, whole_maps
 from rankscope.sources import Batch, Layout, Stack, layout_of
 from rankscope.sources.extras import import_timm
 from reference import attention_loops as loops
@@ -409,6 +409,23 @@ def test_the_map_applied_to_the_values_is_attention_in_one_piece(call: dict[str,
     value = call["value"].repeat_interleave(maps.shape[1] // call["value"].shape[1], dim=1)
     assert_close(maps @ value, F.scaled_dot_product_attention(**call))
     assert_close(maps.sum(dim=-1), torch.ones_like(maps[..., 0]))
+
+
+@given(attention_calls())
+def test_maps_that_are_made_one_head_at_a_time_are_the_same(call: dict[str, object]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention_functions, "LONG", 0)
+        assert_close(whole_maps(**call), whole_logits(**call).softmax(dim=-1), rtol=0, atol=1e-15)
+    assert torch.equal(whole_maps(**call), whole_logits(**call).softmax(dim=-1))
+
+
+def test_long_maps_keep_their_gradient() -> None:
+    query = torch.randn(
+        2, 260, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    ).requires_grad_()
+    assert whole_maps(query, query, query).requires_grad
+    with torch.no_grad():
+        assert_close(whole_maps(query, query, query), whole_logits(query, query, query).softmax(dim=-1))
 
 
 def test_low_precision_maps_are_computed_in_float32() -> None:
