@@ -67,7 +67,7 @@ TESTED = 16
 """Gaussian columns that bound the powers of the rest."""
 
 FAILURE = 1e-12
-"""The probability that the bound of one power of one map is wrong. At most 52 are taken of a map (``gaps``)."""
+"""The probability that the bound of one power of one map is wrong. At most 54 are taken of a map (``gaps``)."""
 
 SEED = 0
 """Of the start of the Krylov space and of the Gaussian columns: the same for every map, so that a map has one bracket
@@ -108,7 +108,7 @@ class Subspace(NamedTuple):
     spread: Tensor  # the largest weight over the smallest
 
 
-class _Weighted(NamedTuple):
+class Weighted(NamedTuple):
     """W as its pieces: D (A - 1 w) / D; rows of n numbers per map.
 
     Vectors are rows too, since a few rows times a matrix are several times faster than a matrix times a few columns.
@@ -130,19 +130,33 @@ class _Weighted(NamedTuple):
         product = (x * self.root).to(self.maps.dtype) @ self.maps
         return product / self.root - (x @ self.root.mT) * self.row
 
+    def only(self, places: Tensor) -> "Weighted":
+        """Some of the maps."""
+        if len(places) == len(self.maps):
+            return self
+        return Weighted(*(part[places] for part in self))
 
-def subspaces(maps: TokenMatrix, *, steps: int, powers: int, seed: int = SEED) -> Subspace:
-    """The leading directions of every map ``(maps, n, n)`` whose rows sum to one, and bounds of the rest.
 
-    ``steps`` is how often the Krylov space grows, ``powers`` how many powers of the rest are bounded.
+def subspaces(weighted: Weighted, *, steps: int, powers: int, seed: int = SEED) -> Subspace:
+    """The leading directions of every map, and bounds of the rest.
+
+    ``steps`` is how often the Krylov space grows, none if no direction is taken apart; ``powers`` is how many powers of
+    the rest are bounded.
     """
-    n = maps.shape[-1]
-    weighted = _weighted(maps)
-    start, tests = (part.to(maps.device) for part in _gaussian(n, seed))
+    start, tests = (part.to(weighted.maps.device) for part in _gaussian(weighted.maps.shape[-1], seed))
+    if not steps:
+        none = torch.zeros_like(weighted.root)
+        return _apart(weighted, none, none, none, tests, powers)
     v = _leading(weighted, start, steps)
     image, back = weighted.times(v), weighted.left_times(v)
     chosen = _found(v, image, back)
-    v, image, back = (chosen @ part for part in (v, image, back))
+    return _apart(weighted, chosen @ v, chosen @ image, chosen @ back, tests, powers)
+
+
+def _apart(
+    weighted: Weighted, v: Tensor, image: Tensor, back: Tensor, tests: Tensor, powers: int
+) -> Subspace:
+    """What is known with these directions taken apart, of which the products with W are ``image`` and ``back``."""
     t = v @ image.mT
     right, left = image - t.mT @ v, back - t @ v
     values, vectors, inverse, off = _eigen(t)
@@ -192,6 +206,16 @@ def _found(v: Tensor, image: Tensor, back: Tensor) -> Tensor:
     return torch.where(is_row[..., None], u.mT, 0.0)
 
 
+def shrinks(weighted: Weighted) -> Tensor:
+    """By how much W shrinks a vector that it was applied to twice: a guess of the modulus, and cheap."""
+    x = _gaussian(weighted.maps.shape[-1], SEED)[0][:1].to(weighted.maps.device)
+    sizes = []
+    for _ in range(3):
+        x = weighted.times(x)
+        sizes.append(_norm(x))
+    return sizes[2] / sizes[1].clamp(min=SMALLEST)
+
+
 def ends(found: Subspace, moved: Tensor) -> tuple[Tensor, Tensor]:
     """The ends of the bracket for all maps within ``moved`` of these in the Frobenius norm."""
     largest = found.moduli.amax(dim=-1, keepdim=True)
@@ -227,8 +251,8 @@ def _is_free(found: Subspace, s: Tensor, off: Tensor) -> Tensor:
     return (largest * (1 + TINY) < 1) & torch.isfinite(resolvent)
 
 
-def _weighted(maps: Tensor) -> _Weighted:
-    """The pieces of W, and how much its products round."""
+def weighted_maps(maps: TokenMatrix) -> Weighted:
+    """W of maps ``(maps, n, n)`` whose rows sum to one, and how much its products round."""
     n = maps.shape[-1]
     kind = torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float64
     of_product = maps.to(kind)
@@ -249,7 +273,7 @@ def _weighted(maps: Tensor) -> _Weighted:
     # W is (1 - 1 w) A in weights, but for 1 (w A - w), and the projection 1 - 1 w is as large as 1 w
     left_over = _norm((before(row) - row) / root) + 2 * per_sum * enlarged * _norm(row / root)
     size = _norm(root) * (_norm(row / root) * enlarged + left_over)
-    return _Weighted(of_product, root, row / root, per_sum * enlarged + TINY, size * (1 + TINY))
+    return Weighted(of_product, root, row / root, per_sum * enlarged + TINY, size * (1 + TINY))
 
 
 @lru_cache(maxsize=4)
@@ -260,7 +284,7 @@ def _gaussian(n: int, seed: int) -> tuple[Tensor, Tensor]:
     return start, torch.randn(TESTED, n, dtype=torch.float64, generator=generator)
 
 
-def _leading(weighted: _Weighted, start: Tensor, steps: int) -> Tensor:
+def _leading(weighted: Weighted, start: Tensor, steps: int) -> Tensor:
     """Orthonormal rows near the leading directions of W: of a block Krylov space, those that grow fastest."""
     count, n = weighted.maps.shape[:2]
     steps = min(steps, max(1, n // (2 * BLOCK)))
@@ -291,7 +315,7 @@ def _orthonormal(rows: Tensor) -> Tensor:
     return found
 
 
-def _rest(weighted: _Weighted, v: Tensor, tests: Tensor, powers: int) -> Tensor:
+def _rest(weighted: Weighted, v: Tensor, tests: Tensor, powers: int) -> Tensor:
     """c_0 to c_k, one row per map."""
 
     def without(x: Tensor) -> Tensor:

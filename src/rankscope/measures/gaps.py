@@ -8,7 +8,7 @@ also where 1 is a multiple eigenvalue. So has W = D B / D for a positive diagona
 
 The upper end holds for every norm, the lower one since a trace is the sum of n - 1 powers of eigenvalues besides the 0.
 By Schur, sum |lambda|^2j <= |W^j|_F^2, so the n - 1 may be replaced: |tr W^k| <= rho^(k - 2j) |W^j|_F^2, which is
-better where one eigenvalue leads. k grows by squaring: nine products reach k = 512.
+better where one eigenvalue leads. k grows by squaring: seven products reach k = 128.
 
 Weights. D is the root of the stationary row, to which w is close: of a reversible map W is then symmetric, and its
 powers have no hump. Any D gives a valid bracket, and it is rounded to powers of two, so that weighting rounds nothing.
@@ -40,12 +40,13 @@ from torch import Tensor
 
 from rankscope.core.numerics import unit_roundoff
 from rankscope.core.types import PerMatrix, TokenMatrix
-from rankscope.measures.gap_subspaces import Subspace, ends, subspaces
+from rankscope.measures.gap_subspaces import Subspace, ends, shrinks, subspaces, weighted_maps
 from rankscope.measures.norms import frobenius_norm
 from rankscope.measures.sharing import shared
 
-SQUARINGS = 9
-"""Products per map of up to ``WHOLE`` tokens: the power 512."""
+SQUARINGS = 7
+"""Products per map of up to ``WHOLE`` tokens: the power 128, and with the traces of pairs 256. Two more halve a bracket
+twice, but not what an error of the map adds to it, which is most of a floor."""
 
 WHOLE = 256
 """Up to so many tokens all squarings are made, the first ones in float64."""
@@ -53,7 +54,7 @@ WHOLE = 256
 LONG = 1024
 """A map of so many tokens or more is squared once; a shorter one as many times as ``(LONG / tokens)^2`` exceeds one."""
 
-COARSE_SQUARINGS = 5
+COARSE_SQUARINGS = 4
 """How many of the last squarings run in float32."""
 
 PAIRED = 1
@@ -71,8 +72,8 @@ TINY = 1e-30
 WIDER = (1e-12, *(10 ** (-4 + step / 3) for step in range(13)))
 """Rates r that are tried, in shares above the upper end; the first is above its rounding."""
 
-DEPTHS = ((16, 12), (40, 40))
-"""Blocks of the Krylov space of a longer map and powers of the rest; the second where the first says little."""
+DEPTHS = ((0, 6), (16, 8), (40, 40))
+"""Blocks of the Krylov space of a longer map and powers of the rest, each where those before say little."""
 
 WIDE = 0.1
 """A bracket of a longer map that is wider is tried again."""
@@ -137,15 +138,21 @@ def _long_ends(maps: TokenMatrix, moved: Tensor) -> tuple[Tensor, Tensor]:
 def _long_pieces(maps: TokenMatrix) -> list[tuple[Tensor, Subspace | _Powers]]:
     """What is known of which long maps, one way after the other, until the bracket is narrow or none is left."""
     flat = maps.reshape(-1, *maps.shape[-2:])
-    places = torch.arange(len(flat), device=maps.device)
+    weighted = weighted_maps(flat)
     pieces = list[tuple[Tensor, Subspace | _Powers]]()
+    is_open = torch.ones(len(flat), dtype=torch.bool, device=maps.device)
     for steps, powers in DEPTHS:
-        found = subspaces(flat[places] if len(places) < len(flat) else flat, steps=steps, powers=powers)
-        pieces.append((places, found))
-        low, high = ends(found, torch.zeros_like(found.spread))
-        places = places[high.clamp(max=1.0) - low > WIDE]
-        if not len(places):
-            return pieces
+        # without any direction the bracket begins at zero: only small moduli have a narrow one
+        those = is_open if steps else is_open & (shrinks(weighted) < WIDE / 2)
+        places = those.nonzero()[:, 0]
+        if len(places):
+            found = subspaces(weighted.only(places), steps=steps, powers=powers)
+            pieces.append((places, found))
+            low, high = ends(found, torch.zeros_like(found.spread))
+            is_open[places] = high.clamp(max=1.0) - low > WIDE
+    places = is_open.nonzero()[:, 0]
+    if not len(places):
+        return pieces
     return [*pieces, (places, _all_powers(flat[places]))]
 
 

@@ -150,6 +150,12 @@ def quick_dobrushin_of(maps: TokenMatrix) -> PerMatrix:
     return (low + high) / 4
 
 
+@shared
+def _norm(maps: TokenMatrix) -> PerMatrix:
+    """In the Frobenius norm, which all floors count in."""
+    return frobenius_norm(maps)
+
+
 def _is_easy(maps: TokenMatrix) -> bool:
     return maps.shape[-1] <= EXACT_TOKENS or bool(_is_triangular(maps).all())
 
@@ -177,7 +183,7 @@ def entropy_floor(maps: TokenMatrix, relative: float | PerMatrix) -> PerMatrix:
     ``T log(keys - 1) + h(T)``; that is concave in T, so the mean is bounded at the mean T.
     """
     queries, keys = maps.shape[-2:]
-    moved = math.sqrt(keys / queries) / 2 * relative * frobenius_norm(maps)
+    moved = math.sqrt(keys / queries) / 2 * relative * _norm(maps)
     return entropy_change(moved, keys)
 
 
@@ -188,17 +194,17 @@ def normalized_entropy_floor(maps: TokenMatrix, relative: float | PerMatrix) -> 
 
 def dobrushin_floor(maps: TokenMatrix, relative: float | PerMatrix) -> PerMatrix:
     """Half the l1 distance of two rows of E is at most ``sqrt(keys / 2) |E|_F``."""
-    return (math.sqrt(maps.shape[-1] / 2) * relative * frobenius_norm(maps)).clamp(max=1.0)
+    return (math.sqrt(maps.shape[-1] / 2) * relative * _norm(maps)).clamp(max=1.0)
 
 
 def doeblin_floor(maps: TokenMatrix, relative: float | PerMatrix) -> PerMatrix:
     """A column minimum moves by at most the largest |entry| of that column of E: together ``sqrt(keys) |E|_F``."""
-    return (math.sqrt(maps.shape[-1]) * relative * frobenius_norm(maps)).clamp(max=1.0)
+    return (math.sqrt(maps.shape[-1]) * relative * _norm(maps)).clamp(max=1.0)
 
 
 def sink_share_floor(maps: TokenMatrix, relative: float | PerMatrix) -> PerMatrix:
     """The mean of a column of E is at most ``|E|_F / sqrt(queries)``."""
-    return (relative * frobenius_norm(maps) / math.sqrt(maps.shape[-2])).clamp(max=1.0)
+    return (relative * _norm(maps) / math.sqrt(maps.shape[-2])).clamp(max=1.0)
 
 
 def quick_dobrushin_floor(maps: TokenMatrix, relative: float | PerMatrix) -> PerMatrix:
@@ -251,7 +257,7 @@ def spectral_gap_floor(maps: TokenMatrix, relative: float | PerMatrix) -> PerMat
 def _moved(maps: TokenMatrix, relative: float | PerMatrix) -> PerMatrix:
     """|E|_F, with what making the rows sum to one has moved."""
     off = (maps.sum(dim=-1) - 1).abs().amax(dim=-1)
-    return (relative + off) * frobenius_norm(maps)
+    return (relative + off) * _norm(maps)
 
 
 @shared

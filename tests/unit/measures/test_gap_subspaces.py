@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from rankscope.measures import gap_subspaces, gaps
-from rankscope.measures.gap_subspaces import ends, subspaces
+from rankscope.measures.gap_subspaces import ends, subspaces, weighted_maps
 from rankscope.measures.gaps import second_modulus
 
-STEPS, POWERS = gaps.DEPTHS[0]
+STEPS, POWERS = gaps.DEPTHS[1]
 
 EXACT = 1e-9
 """How far numpy's own eigenvalues of ordinary maps may be off."""
@@ -99,7 +99,7 @@ def exact(maps: Tensor) -> Tensor:
 
 
 def bracket(maps: Tensor, moved: float = 0.0, **options: int) -> tuple[Tensor, Tensor]:
-    found = subspaces(maps, **({"steps": STEPS, "powers": POWERS} | options))
+    found = subspaces(weighted_maps(maps), **({"steps": STEPS, "powers": POWERS} | options))
     return ends(found, torch.full((len(maps),), moved, dtype=torch.float64))
 
 
@@ -200,7 +200,7 @@ def test_powers_of_the_rest_are_bounded() -> None:
     """Against powers by numpy; without the leading directions, and for maps far from normal too."""
     for family in FAMILIES:
         maps = torch.stack([family(60, seed) for seed in range(6)])
-        weighted = gap_subspaces._weighted(maps)
+        weighted = weighted_maps(maps)
         none = torch.zeros(6, 1, 60, dtype=torch.float64)
         tests = gap_subspaces._gaussian(60, 0)[1]
         bounds = gap_subspaces._rest(weighted, none, tests, 10)
@@ -227,7 +227,7 @@ def test_products_round_no_more_than_stated(precision: str) -> None:
         torch.set_float32_matmul_precision(precision)
         for family in FAMILIES:
             a = family(300, 1)
-            weighted = gap_subspaces._weighted(a[None])
+            weighted = weighted_maps(a[None])
             x = torch.randn(1, 4, 300, generator=generator(2), dtype=torch.float64)
             root, row = weighted.root[0, 0], weighted.row[0, 0]
             w = root[:, None] * (a - row * root) / root

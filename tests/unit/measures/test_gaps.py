@@ -68,7 +68,7 @@ KNOWN = {
     "a permutation": (blocks(cycle(3), cycle(4), cycle(5)), 1.0, 0.01),
     "two groups that never meet": (blocks(random_map(8, 0), random_map(5, 1)), 1.0, 0.01),
     "all to one token": (torch.eye(5, dtype=torch.float64)[:1].expand(5, 5), 0.0, 1e-6),
-    "a chain, one Jordan block": (defective(9, 0.5), 0.5, 0.2),
+    "a chain, one Jordan block": (defective(9, 0.5), 0.5, 0.3),
     "a sink and a cycle of three": (sink_and_cycle(3, 0.8), 0.8, 0.01),
     "a sink and a cycle of four": (sink_and_cycle(4, 0.8), 0.8, 0.01),
 }
@@ -98,7 +98,7 @@ def test_random_maps_against_sixty_digits(n: int, sharpness: float, seed: int) -
     assert modulus - 1e-14 <= high
 
 
-@pytest.mark.parametrize("coarse", [0, 9], ids=["float64", "float32"])
+@pytest.mark.parametrize("coarse", [0, 7], ids=["float64", "float32"])
 def test_rounding_of_squarings_is_inside(coarse: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gaps, "COARSE_SQUARINGS", coarse)
     for seed in range(40):
