@@ -59,7 +59,8 @@ def frobenius_norm(x: TokenMatrix) -> PerMatrix:
 def singular_values(x: TokenMatrix) -> tuple[Tensor, PerMatrix]:
     """Singular values in falling order, divided by a power of two so that they are of order one, and that power."""
     y, scale = unit_scale(x)
-    return torch.linalg.svdvals(y), scale
+    # of a tall matrix they take less than half the time of those of a wide one
+    return torch.linalg.svdvals(y.mT if y.shape[-2] < y.shape[-1] else y), scale
 
 
 def spectral_norm(x: TokenMatrix) -> PerMatrix:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankscope.core.numerics import unit_roundoff
+from rankscope.core.numerics import threads_for, unit_roundoff
 from rankscope.errors import ConfigError, ModelError, Option, RankscopeError, ShapeError, is_out_of_memory
 from rankscope.measures import (
     MASSIVE,
@@ -217,11 +217,13 @@ class Measured:
         self.tokens = self.tokens or tuple(len(text) for text in texts)
         dtype = max(self.dtype, state.dtype, key=unit_roundoff)
         ranks = site == "block" and self.panel.spectra
-        readings = read_panel(texts, layer=layer, dtype=dtype, massive=site == "block", ranks=ranks)
-        self.seen.append(_seen(Place(stack, layer, site), readings, texts))
-        if site == "block" and self.panel.per_block:
-            more = read_each(self.panel.per_block, texts, layer=layer, dtype=dtype)
-            self.seen.append(_seen(Place(stack, layer, site), more, texts))
+        # texts are measured one by one, or as many as the processor keeps near: a second thread would only be woken
+        with threads_for(max(map(Tensor.numel, texts))):
+            readings = read_panel(texts, layer=layer, dtype=dtype, massive=site == "block", ranks=ranks)
+            self.seen.append(_seen(Place(stack, layer, site), readings, texts))
+            if site == "block" and self.panel.per_block:
+                more = read_each(self.panel.per_block, texts, layer=layer, dtype=dtype)
+                self.seen.append(_seen(Place(stack, layer, site), more, texts))
 
     def _kept(self, stack: str) -> Tensor | None:
         """Which tokens of a stack are measured: a decoder may read other tokens than its encoder."""
