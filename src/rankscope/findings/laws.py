@@ -30,6 +30,7 @@ LAWS = {
 Reason = Literal[
     # of a broken law
     "texts meet",
+    "texts exchanged",
     "future read",
     "padding read",
     "mask ignored",
@@ -109,6 +110,7 @@ Reason = Literal[
 
 _SAID: dict[Reason, str] = {
     "texts meet": "one text of a batch changes what is computed for another",
+    "texts exchanged": "what is computed for one text of a batch is given out for another",
     "future read": "a token reads one that comes after it",
     "padding read": "what stands on padding changes what is computed for real tokens",
     "mask ignored": "the mask of padding changes nothing",

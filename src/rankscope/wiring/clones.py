@@ -52,7 +52,9 @@ def _shared_part(subject: Subject) -> LawResult | None:
     """
     for stack in subject.stacks:
         blocks = [(path, subject.model.get_submodule(path)) for path in dict.fromkeys(stack.blocks) if path]
-        if any(not is_own_code(one) for _, one in blocks) or _speaks_of_sharing(subject.model):
+        if any(not (is_own_code(one) or _is_list(one)) for _, one in blocks) or _speaks_of_sharing(
+            subject.model
+        ):
             continue
         for path, block in blocks:
             pair = _two_names(block)
@@ -79,6 +81,10 @@ def _shared_part(subject: Subject) -> LawResult | None:
                 line = declared_line(subject.model, site)
                 return result("clones", "broken", "one part", block=2, site=site, line=line, what=inner)
     return None
+
+
+def _is_list(module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict)
 
 
 _TOLD = re.compile(_SHARES.pattern + r"|global|common|rel|pos|rot|rope|bias|emb", re.IGNORECASE)
@@ -117,7 +123,7 @@ def _equal_blocks(subject: Subject, stack: Stack) -> LawResult | None:
                     block=place + 1,
                     site=path,
                     line=changing_line(subject.model, path, ("state", "part"))
-                    or declared_line(subject.model, path),
+                    or declared_line(subject.model, path, says="copy"),
                     what=str(before + 1),
                     number=float(_copies([one for _, one in modules])),
                 )
@@ -267,7 +273,7 @@ def _equal_models(subject: Subject) -> LawResult | None:
                     "broken",
                     "equal models",
                     site=site,
-                    line=declared_line(model, site),
+                    line=changing_line(model, site, ("state",)) or declared_line(model, site),
                     what=names,
                     number=float(len(_matrices(one))),
                 )

@@ -286,11 +286,14 @@ def line_run_alone(own: Region, other: Region) -> Line | None:
 # lines that declare
 
 
-def declared_line(model: nn.Module, path: str) -> Line | None:
+def declared_line(model: nn.Module, path: str, *, says: str = "") -> Line | None:
     """The line of the user's own code that makes a parameter, buffer or module, found in the source of its owner.
 
     Of what was put in its place later, the line that does so; of what a library makes, the line of the first owner
     further out that is no library's.
+
+    Args:
+        says: of several lines that assign it, the first one with this in its statement, where there is any.
     """
     replaced = changing_line(model, path, ("part",))
     if replaced is not None:
@@ -300,7 +303,7 @@ def declared_line(model: nn.Module, path: str) -> Line | None:
         owner = _resolved(model, parts[: end - 1])
         if owner is None:
             continue
-        line = _assigned(type(owner), parts[end - 1], parts[end:])
+        line = _assigned(type(owner), parts[end - 1], parts[end:], says)
         if line is not None:
             return line
     return None
@@ -356,12 +359,13 @@ def _parsed(file: str, text: str) -> ast.Module | None:
         return None
 
 
-def _assigned(kind: type, name: str, inner: Sequence[str] = ()) -> Line | None:
+def _assigned(kind: type, name: str, inner: Sequence[str] = (), says: str = "") -> Line | None:
     for base in kind.__mro__:
         source = None if base in (nn.Module, object) else source_of(base)
         if source is None or is_library(source.file):
             continue
-        for node in ast.walk(source.tree):
+        nodes = [node for node in ast.walk(source.tree) if _assigns(node, name)]
+        for node in sorted(nodes, key=lambda one: says not in ast.unparse(one)):
             if _assigns(node, name):
                 part = _entry(getattr(node, "value", None), inner)
                 place = node.lineno if part is None else part.lineno  # type: ignore[attr-defined]  # has one

@@ -100,9 +100,38 @@ def gradient(subject: Subject) -> LawResult:
                 what=f"rows {rows.start + 1} to {rows.stop} of {name}",
                 number=float(len(rows)),
             )
+    zero = _all_zero(subject, slopes.parameters)
+    if zero is not None:
+        return zero
     if meant:
         return result("gradient", "meant", "other calls", what=meant)
     return result("gradient", "holds")
+
+
+def _all_zero(subject: Subject, slopes: Mapping[str, Tensor | None]) -> LawResult | None:
+    """Every matrix of all blocks with a gradient of zero, where something outside has one and none starts at zero."""
+    inside = [name for name in slopes if block_of(subject, name) is not None]
+    matrices = [name for name in inside if (one := slopes[name]) is not None and one.ndim > 1]
+    outside = [one for name, one in slopes.items() if name not in inside and one is not None]
+    held = [subject.model.get_parameter(name).detach() for name in inside]
+    starts_at_zero = any(one.ndim > 1 and not bool((one != 0).any()) for one in held)
+    if not matrices or starts_at_zero or not is_own_code(subject.model):
+        return None
+    has_slope = [bool((one != 0).any()) for name in matrices if (one := slopes[name]) is not None]
+    if any(has_slope) or not any(bool((one != 0).any()) for one in outside):
+        return None
+    name = matrices[0]
+    piece = _piece_of(subject, name)
+    return result(
+        "gradient",
+        "broken",
+        "zero gradient",
+        block=block_of(subject, name),
+        site=name.rpartition(".")[0],
+        line=None if piece is None else _line_of_zero(piece, name),
+        what="every weight of the blocks",
+        number=0.0,
+    )
 
 
 FUSED = 1 / 6

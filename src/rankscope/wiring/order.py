@@ -179,8 +179,8 @@ class _Said:
 def _said(model: nn.Module) -> _Said | None:
     """The first statement of the model's own forward pass that speaks of positions, of a model that counts them.
 
-    None where a name of positions is an argument, as of points in space, or where a table starts at zero, and
-    positions are learned from there on.
+    What runs only on a condition may be meant not to. None where a name of positions is an argument, as of points in
+    space, or where a table starts at zero, and positions are learned from there on.
     """
     source = source_of(type(model)) if is_own_code(model) else None
     if source is None or is_library(source.file) or any(_is_zero(one) for one in model.parameters()):

@@ -7,7 +7,8 @@ stands.
 """
 
 import copy
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from rankscope.errors import RankscopeError
 from rankscope.findings.laws import LawResult
-from rankscope.sources.operations import Line, Node
+from rankscope.sources.operations import Line, ModuleCall, Node
 from rankscope.wiring.culprits import function_of, is_own_code
 from rankscope.wiring.piece import Piece
 from rankscope.wiring.statements import changing_line
@@ -230,16 +231,16 @@ def _text(form: Form) -> str:
 
 def differing_lines(own: Form, usual: Form) -> list[Line]:
     """The lines at which one block does something else, in order: its own lines, or those that it leaves out."""
-    found: list[Line] = []
+    found: list[Line] = _other_inputs(own, usual)
     steps = SequenceMatcher(a=own.words, b=usual.words, autojunk=False).get_opcodes()
     for tag, start, end, begin, stop in steps:
         if tag in ("replace", "delete"):
             found += [node.line for node in own.nodes[start:end] if node.line is not None]
         elif tag == "insert":
-            left_out = next((node.line for node in usual.nodes[begin:stop] if node.line is not None), None)
+            left_out = next((node for node in usual.nodes[begin:stop] if node.line is not None), None)
             found += [one for one in (_missing(own, left_out, start),) if one is not None]
     if own.words == usual.words:
-        found = [
+        found += [
             node.line
             for node, one, two in zip(own.nodes, own.wiring, usual.wiring, strict=True)
             if one != two and node.line is not None
@@ -247,16 +248,64 @@ def differing_lines(own: Form, usual: Form) -> list[Line]:
     return list(dict.fromkeys(found))
 
 
-def _missing(own: Form, line: Line | None, place: int) -> Line | None:
-    """The line of an operation that is left out, if the block runs the same function; else its own line before it."""
+def _other_inputs(own: Form, usual: Form) -> list[Line]:
+    """The line that calls the first part of the block which is given something else than that of another block."""
+    graphs = own.piece.graph, usual.piece.graph
+    if graphs[0] is None or graphs[1] is None or own.piece.shared is not None:
+        return []
+    numbered = [_numbered(one.calls) for one in graphs if one is not None]
+    sources = [_sources(form) for form in (own, usual)]
+    for key, call in sorted(numbered[0].items(), key=lambda one: one[0][0].count(".")):
+        other = numbered[1].get(key)
+        if other is None or not call.path or call.line is None or len(call.inputs) != len(other.inputs):
+            continue
+        for one, two in zip(call.inputs, other.inputs, strict=True):
+            froms = sources[0].get(one), sources[1].get(two)
+            if None not in froms and (one.shape != two.shape or froms[0] != froms[1]):
+                return [call.line]
+    return []
+
+
+def _numbered(calls: Iterable[ModuleCall]) -> dict[tuple[str, int], ModuleCall]:
+    """The calls of parts by path, and by which call of this part each one is."""
+    many: Counter[str] = Counter()
+    found = {}
+    for call in calls:
+        many[call.path] += 1
+        found[call.path, many[call.path]] = call
+    return found
+
+
+def _sources(form: Form) -> dict[Node, str]:
+    """Where a value is from: an argument of the block by its name, or a part of it by its path."""
+    graph = form.piece.graph
+    found: dict[Node, str] = {}
+    if graph is not None:
+        for call in graph.calls:
+            found |= {node: f"out of {call.path}" for node in call.outputs if node not in found}
+        found |= {node: f"given {name}" for name, node in graph.inputs.items()}
+    return found
+
+
+def _missing(own: Form, left_out: Node | None, place: int) -> Line | None:
+    """The line of an operation that is left out, if the block runs the same function; else its own line before it, of
+    the same part: where an inner part ends, the line that calls it."""
+    line = None if left_out is None else left_out.line
     if line is not None:
         function = function_of(line)
         if function is not None and any(
             node.line is not None and function_of(node.line) == function for node in own.nodes
         ):
             return line
-    before = [node.line for node in own.nodes[:place] if node.line is not None]
-    return before[-1] if before else line
+    before = [node for node in own.nodes[:place] if node.line is not None]
+    if not before or left_out is None or own.piece.graph is None:
+        return before[-1].line if before else line
+    outer, inner = (one.path.split(".") if one.path else [] for one in (left_out, before[-1]))
+    if len(inner) > len(outer) and inner[: len(outer)] == outer:
+        call = next(own.piece.graph.calls_of(".".join(inner[: len(outer) + 1])), None)
+        if call is not None and call.line is not None:
+            return call.line
+    return before[-1].line
 
 
 def _other_numbers(subject: Subject, piece: Piece, siblings: list[Piece]) -> Line | None:

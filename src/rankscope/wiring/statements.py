@@ -91,6 +91,11 @@ def _changes_in(file: str, text: str) -> tuple[Change, ...]:
             if isinstance(one, ast.ClassDef):
                 visit(one.body, {})
                 continue
+            if isinstance(one, ast.For) and isinstance(one.iter, ast.Tuple | ast.List):
+                for entry in one.iter.elts:
+                    bound = [part.id for part in ast.walk(one.target) if isinstance(part, ast.Name)]
+                    visit(one.body, known | dict.fromkeys(bound, _chain(entry, known)))
+                continue
             if isinstance(one, ast.For):
                 _bind(one.target, one.iter, known)
             for names, kind in _changed(one, known):

@@ -1,6 +1,7 @@
 """Texts of a batch do not read each other."""
 
 import re
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +14,11 @@ from rankscope.sources.operations import Node, Region, captured
 from rankscope.sources.operations.captured import left_as_found
 from rankscope.sources.operations.influence import differs as differs_exactly
 from rankscope.sources.operations.watch import leaf_name
-from rankscope.wiring.culprits import first_meeting, node_line
+from rankscope.wiring.culprits import first_meeting, is_own_code, node_line
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
 from rankscope.wiring.rest import at_rest
-from rankscope.wiring.subject import Subject, differs, other_slice
+from rankscope.wiring.subject import Ran, Subject, differs, other_slice
 
 EXPERTS = re.compile(r"moe|expert|router|switch|sparse.?mlp", re.IGNORECASE)
 
@@ -106,7 +107,42 @@ def _outside(subject: Subject) -> LawResult:
                 number=number,
                 floor=clearly,
             )
-    return _holds(subject)
+    return _exchanged(subject, axis, one, two) or _holds(subject)
+
+
+def _exchanged(subject: Subject, axis: int, one: Ran, two: Ran) -> LawResult | None:
+    """Texts that are answered in the places of others: what moves with a text is returned for another one alone."""
+    many = subject.texts
+    if many < 2 or not is_own_code(subject.model):
+        return None
+
+    def strays(states: Sequence[Tensor | None], along: int) -> bool:
+        before, *moved = states
+        if before is None or before.ndim <= along or before.shape[along] != many:
+            return False
+        rows = [
+            differs(before, other, subject.clearly).transpose(0, along).flatten(1).any(1)
+            for other in moved
+            if other is not None and other.shape == before.shape
+        ]
+        return len(rows) == 2 and all(bool(row.any()) and not bool(row[at]) for at, row in enumerate(rows))
+
+    if not any(
+        strays(states, axis) for states in zip(subject.base.outputs, one.outputs, two.outputs, strict=False)
+    ):
+        return None
+    for piece in subject.pieces:
+        states = [subject.state_of(ran, piece) for ran in (subject.base, one, two)]
+        if strays(states, subject.text_axes[piece.place.stack]):
+            return result(
+                "batch",
+                "broken",
+                "texts exchanged",
+                block=piece.place.block_of(None),
+                site=piece.place.path or None,
+                line=piece.place.line,
+            )
+    return result("batch", "broken", "texts exchanged")
 
 
 def _holds(subject: Subject) -> LawResult:

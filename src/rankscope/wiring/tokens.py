@@ -206,7 +206,7 @@ def mixing_line(subject: Subject, piece: Piece, node: Node | None) -> Line | Non
         masks = mask_of(piece.region, node)
         if masks is not None:
             return _line_of_mask(subject, piece, masks)
-        line = _not_handed_on(piece, node)
+        line = _masked_behind(piece.region, node) or _not_handed_on(piece, node)
         if line is not None:
             return line
         line = _mask_elsewhere(subject, piece, node)
@@ -227,6 +227,24 @@ def _maps_read_by(piece: Piece, node: Node) -> Iterator[tuple[Node, tuple[Node, 
             yield one, mask_of(region, one)
         elif one.kind in SAME_CHANNELS | {"dropout", "native_dropout", "_to_copy"}:
             waiting += one.inputs()
+
+
+def _masked_behind(region: Region, node: Node) -> Line | None:
+    """The line that masks a map behind its softmax, which is too late."""
+    waiting, seen = [node], set[Node]()
+    while waiting:
+        one = waiting.pop(0)
+        for user in region.users.get(one, []):
+            if user in seen or user.shape != node.shape:
+                continue
+            seen.add(user)
+            tables = [leaf for leaf in user.inputs() if not region.depends(leaf)]
+            if user.kind in ("mul", "masked_fill", "where") and any(
+                is_triangle(leaf.value) for leaf in tables
+            ):
+                return user.line
+            waiting.append(user)
+    return None
 
 
 def _not_handed_on(piece: Piece, node: Node) -> Line | None:

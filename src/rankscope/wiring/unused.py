@@ -18,7 +18,7 @@ from rankscope.sources.operations.captured import left_as_found
 from rankscope.sources.operations.influence import differs, draw
 from rankscope.sources.operations.lines import is_library
 from rankscope.wiring.culprits import is_own_code, parsed, source_of
-from rankscope.wiring.piece import Piece
+from rankscope.wiring.piece import SOFTMAX, Piece
 from rankscope.wiring.slopes import Slopes
 from rankscope.wiring.subject import Subject
 
@@ -28,6 +28,10 @@ USUAL = re.compile(
     re.IGNORECASE,
 )
 """Names of parts that every block has: one that is never used was forgotten, where another one is left over."""
+
+
+ENDS = re.compile(r"^w?o$|out|proj|merge|final|dense", re.IGNORECASE)
+"""Names of the map behind attention."""
 
 
 def line_of_slip(subject: Subject, slopes: Slopes, name: str) -> Line | None:
@@ -106,8 +110,13 @@ def _is_like(one: object, other: object) -> bool:
 def _behind(model: nn.Module, graph: Graph, path: str, inner: str) -> Line | None:
     """Where a part that is never called is due, by the order in which parts are made: at the next one, or the end."""
     holder, _, name = path.rpartition(".")
-    if not USUAL.search(name):
+    own = model.get_submodule(path)
+    if not (USUAL.search(name) or isinstance(own, nn.Embedding)):
         return None
+    if ENDS.search(name):
+        line = _end_of_attention(graph, inner[: len(inner) - len(name)].rstrip("."))
+        if line is not None:
+            return line
     parts = list((model.get_submodule(holder) if holder else model)._modules)
     prefix = inner[: len(inner) - len(name)]
     if isinstance(
@@ -119,9 +128,20 @@ def _behind(model: nn.Module, graph: Graph, path: str, inner: str) -> Line | Non
         if call is not None:
             return call.line
     outer = prefix.rstrip(".")
-    own = next(graph.calls_of(outer), None) if outer else None
-    ends = graph.outputs if own is None else own.outputs
+    holding = next(graph.calls_of(outer), None) if outer else None
+    ends = graph.outputs if holding is None else holding.outputs
     return ends[0].line if ends else None
+
+
+def _end_of_attention(graph: Graph, path: str) -> Line | None:
+    """The return of the function that makes an attention map in a part, where its last map is due."""
+    nodes = (one for one in graph.nodes if one.kind in SOFTMAX and one.path == path and one.line is not None)
+    line = next((one.line for one in nodes), None)
+    function = None if line is None else _function(line)
+    if line is None or function is None:
+        return None
+    ends = [one for one in _statements(function) if isinstance(one, ast.Return)]
+    return _line_at(line, ends[-1]) if ends else None
 
 
 def _outermost(model: nn.Module, slopes: Slopes, name: str) -> str:
@@ -300,7 +320,18 @@ def _lost_name(line: Line) -> Line | None:
                 break
             if used:
                 return _line_at(line, one)
+        else:  # it is never read: another one of them stands where it is due
+            return _last_reading(line, statement, {one for one in names if one != name})
     return None
+
+
+def _last_reading(line: Line, statement: ast.stmt, names: set[str]) -> Line | None:
+    found = None
+    for one in _later(line, statement):
+        parts = (part for part in ast.walk(one) if isinstance(part, ast.Name) and part.id in names)
+        if any(isinstance(part.ctx, ast.Load) for part in parts):
+            found = _line_at(line, one)
+    return found
 
 
 def _moved(
