@@ -45,6 +45,7 @@ Reason = Literal[
     "changed in place",
     "random",
     "wrong axis",
+    "softmax missing",
     "torn heads",
     "joined heads",
     "over heads",
@@ -126,6 +127,7 @@ _SAID: dict[Reason, str] = {
     "the model cannot be trained: write x = x + y where it has x += y",
     "random": "two runs on the same input differ, in evaluation mode",
     "wrong axis": "the softmax does not run over the keys: rows of the map do not sum to one",
+    "softmax missing": "attention has no softmax, which every other block has",
     "torn heads": "the split into heads mixes tokens: one head holds pieces of one token at several places",
     "joined heads": "what the heads read for several tokens is written into one token",
     "over heads": "the maps run over heads and not over tokens: tokens do not read each other",
@@ -203,14 +205,24 @@ UNITS = {
     "causality": "it changes by {} of its size",
     "padding": "it changes by {} of its size",
     "deterministic": "they differ by {} of their size",
-    "rows": "{}",
     "clones": "{} in all",
-    "epsilon": "{}",
-    "logits": "{}",
+    "epsilon": "its share is {}",
+    "logits": "their spread is {}",
     "precision": "by {} of its size",
     "start-loss": "it is {}",
 }
 """What the number of a broken law is, in a sentence; laws that are not here have none worth saying."""
+
+_REASON_UNITS: dict[Reason, str] = {
+    "wrong axis": "sums of rows are off by up to {}",
+    "mask after softmax": "sums of rows are off by up to {}",
+    "fully masked": "a share of {} of them",
+    "not finite": "a share of {} of all",
+    "torn heads": "one token stands in {} rows of a head",
+    "joined heads": "one query is written into {} rows",
+    "over heads": "one token stands in {} rows of a head",
+}
+"""The same of laws whose number means something else by what is wrong."""
 
 
 def _cut(code: str) -> str:
@@ -287,7 +299,11 @@ changes by 0.5 of its size).'
         )
         where = f" in {self.place}" if self.place and self.state != "not checked" else ""
         why = f": {self.why}" if self.why else ""
-        unit = UNITS.get(self.name, "")
+        unit = (
+            UNITS.get(self.name, "")
+            if self.reason is None
+            else _REASON_UNITS.get(self.reason, UNITS.get(self.name, ""))
+        )
         is_shown = self.number is not None and self.state == "broken" and bool(unit)
         measured = f" ({unit.format(number(self.number))})" if is_shown else ""
         return f"Law {self.name} {said}{where}{why}{measured}."

@@ -1,5 +1,6 @@
 """Attention maps: rows that sum to one over the keys, and logits that are not yet saturated at the start."""
 
+import re
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,12 +12,13 @@ from rankscope.sources.operations import Line, Node, Region
 from rankscope.sources.operations.captured import left_as_found
 from rankscope.sources.operations.influence import differs, draw
 from rankscope.sources.operations.region import SAME_CHANNELS
-from rankscope.wiring.culprits import MASKED, node_line
+from rankscope.wiring.culprits import MASKED, is_own_code, node_line
 from rankscope.wiring.fresh import is_fresh
 from rankscope.wiring.heads import misplaced
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import SOFTMAX, Piece
 from rankscope.wiring.scales import TINY, scaled_down, scaled_up
+from rankscope.wiring.siblings import siblings_of
 from rankscope.wiring.statements import changing_line
 from rankscope.wiring.subject import NoRoom, Subject
 from rankscope.wiring.texts import site_of
@@ -54,6 +56,9 @@ def rows(subject: Subject) -> LawResult:
     finite = _not_finite(subject)
     if finite is not None:
         return finite
+    bare = _bare(subject)
+    if bare is not None:
+        return bare
     seen = False
     for piece in subject.pieces:
         if piece.region is None:
@@ -74,6 +79,67 @@ def rows(subject: Subject) -> LawResult:
         return result("rows", "holds")
     failed = next((one.failure for one in subject.pieces if one.failure), "")
     return result("rows", "not checked", "not captured" if failed else "no softmax", what=failed)
+
+
+_WITHOUT = re.compile(r"linear|kernel|perform|retent|mamba|recurr|fourier|hyena|rwkv|delta", re.IGNORECASE)
+"""Names of attention that is meant to have no softmax."""
+
+
+def _bare(subject: Subject) -> LawResult | None:
+    """The one block without a softmax among at least two others with the same weights, all of which have one.
+
+    A model in which no block has one may mean that, and so may a part whose name says so.
+    """
+    for stack in subject.stacks:
+        pieces = [one for one in subject.stack_of(stack.name) if one.region is not None]
+        without = [one for one in pieces if one.region is not None and not _softmaxes(one.region)]
+        if len(without) != 1 or not is_own_code(subject.model):
+            continue
+        piece = without[0]
+        siblings = siblings_of(subject, piece)
+        product = _product_of_products(piece)
+        names = {type(one).__name__ for one in piece.module.modules()} if piece.shared is None else set()
+        if (
+            len(siblings) < 2
+            or len(siblings) < len(pieces) - 1
+            or product is None
+            or any(map(_WITHOUT.search, names))
+        ):
+            continue
+        return result(
+            "rows",
+            "broken",
+            "softmax missing",
+            block=piece.place.block_of(product),
+            site=site_of(piece, product.path),
+            line=node_line(piece, product),
+        )
+    return None
+
+
+def _product_of_products(piece: Piece) -> Node | None:
+    """The product of queries and keys, of a block in which another product reads it together with values."""
+    region = piece.region
+    if region is None:
+        return None
+
+    def is_of_states(node: Node) -> bool:
+        return node.kind in PRODUCTS and all(map(region.depends, node.inputs()[:2]))
+
+    for node in region.order:
+        if not is_of_states(node):
+            continue
+        waiting, seen = [node], set[Node]()
+        while waiting:
+            for user in region.users.get(waiting.pop(), []):
+                if user in seen:
+                    continue
+                seen.add(user)
+                if is_of_states(user):
+                    return node
+                if user.kind not in ("linear", "addmm"):
+                    waiting.append(user)
+    return None
 
 
 def _softmaxes(region: Region) -> list[Node]:

@@ -121,7 +121,7 @@ def _exchanged(subject: Subject, axis: int, one: Ran, two: Ran) -> LawResult | N
         if before is None or before.ndim <= along or before.shape[along] != many:
             return False
         rows = [
-            differs(before, other, subject.clearly).transpose(0, along).flatten(1).any(1)
+            differs(before, other, subject.clearly).movedim(along, 0).reshape(many, -1).any(1)
             for other in moved
             if other is not None and other.shape == before.shape
         ]
