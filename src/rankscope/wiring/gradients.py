@@ -113,8 +113,8 @@ def _all_zero(subject: Subject, slopes: Mapping[str, Tensor | None]) -> LawResul
     inside = [name for name in slopes if block_of(subject, name) is not None]
     matrices = [name for name in inside if (one := slopes[name]) is not None and one.ndim > 1]
     outside = [one for name, one in slopes.items() if name not in inside and one is not None]
-    held = [subject.model.get_parameter(name).detach() for name in inside]
-    starts_at_zero = any(one.ndim > 1 and not bool((one != 0).any()) for one in held)
+    held = [subject.model.get_parameter(name).detach() for name in inside if not name.endswith("bias")]
+    starts_at_zero = any(not bool((one != 0).any()) for one in held)
     if not matrices or starts_at_zero or not is_own_code(subject.model):
         return None
     has_slope = [bool((one != 0).any()) for name in matrices if (one := slopes[name]) is not None]

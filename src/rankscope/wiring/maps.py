@@ -98,7 +98,8 @@ def _bare(subject: Subject) -> LawResult | None:
         piece = without[0]
         siblings = siblings_of(subject, piece)
         product = _product_of_products(piece)
-        names = {type(one).__name__ for one in piece.module.modules()} if piece.shared is None else set()
+        parts = piece.module.modules() if piece.shared is None else ()
+        names = {type(one).__name__ for one in parts if not type(one).__module__.startswith("torch.")}
         if (
             len(siblings) < 2
             or len(siblings) < len(pieces) - 1
