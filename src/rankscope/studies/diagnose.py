@@ -47,6 +47,7 @@ from rankscope.sources.given import not_a_model
 from rankscope.sources.layout import check_order
 from rankscope.sources.live import run_batch
 from rankscope.sources.operations import Line
+from rankscope.sources.operations.lines import raising_line
 from rankscope.sources.roles import is_norm, leaf
 from rankscope.sources.safety import first_line
 from rankscope.sources.seen import Call
@@ -277,16 +278,24 @@ def _fitting(loss: LossFn, patient: _Patient) -> LossFn:
     An error where it takes neither, or is no number although the model puts out numbers.
     """
     model, batch = patient.model, patient.few[0]
-    failures = list[str]()
+    failures = list[tuple[bool, str]]()
     for form in (_as_batch, _as_named, _as_inputs):
+        answers = list[None]()
+        answered = model.register_forward_hook(lambda *_, answers=answers: answers.append(None))
         try:
             with at_rest(model):
                 found: object = loss(model, form(model, batch))
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            failures.append(f"{type(error).__name__}: {first_line(error)}")
+            line = raising_line(error)
+            where = "" if line is None else f" at {line.told.file}:{line.told.number}"
+            failures.append(
+                (bool(answers), f"{type(error).__name__}{where}: {first_line(error).rstrip('.')}")
+            )
             continue
+        finally:
+            answered.remove()
         if not isinstance(found, Tensor) or found.numel() != 1:
             raise ConfigError(
                 f"the loss returned {_described(found)} and not one number; return a tensor with one"
@@ -297,9 +306,12 @@ def _fitting(loss: LossFn, patient: _Patient) -> LossFn:
                 "number, or leave it out"
             )
         return loss if form is _as_batch else _calling(loss, form)
+    has_answer, told = max(failures, key=lambda one: one[0])
+    if has_answer:  # it was called as it wants to be, and failed by itself
+        raise ConfigError(f"the loss failed with {told}; mend it, or leave it out")
     raise ConfigError(
-        f"the loss failed with {failures[0]}; it is called with the model and a batch, "
-        "as in model(**batch.inputs), or with what the model takes"
+        f"the loss failed with {told}; it is called with the model and a batch, as in model(**batch.inputs), or with "
+        "what the model takes"
     )
 
 

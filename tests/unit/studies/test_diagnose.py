@@ -375,6 +375,10 @@ def test_a_loss_takes_a_batch_or_what_the_model_takes(loss: Callable[..., Tensor
     [
         (lambda model, given: torch.tensor(float("nan")), "nan at once"),
         (lambda model, given: given.nothing, "the loss failed"),
+        (
+            lambda model, ids: model(ids).absent,
+            r"failed with AttributeError at .*test_diagnose.py:\d+: .*absent",
+        ),
         (lambda model, given: [1.0], "returned list and not one number"),
         (lambda model, given: model(*given.inputs.values()), "returned a tensor of 3 x 12 x 40 numbers"),
     ],
