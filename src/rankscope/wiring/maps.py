@@ -396,9 +396,9 @@ def _outlier(subject: Subject, group: list[_Logits], *, fresh: bool) -> LawResul
         return _told(last, "outlier", OUTLIER_TRAINED * sizes[-2], subject=subject) if is_large else None
     if not sizes[1] > 0:
         return None
-    if sizes[-1] > sizes[-2] * max(OUTLIER, (sizes[-2] / max(sizes[0], 1e-300)) ** 2):
+    if sizes[-1] > sizes[-2] * max(OUTLIER, min(sizes[-2] / max(sizes[0], 1e-300), 1e100) ** 2):
         return _told(last, "outlier", OUTLIER * sizes[-2], subject=subject)
-    if 0 < sizes[0] < sizes[1] / max(OUTLIER, (sizes[-1] / sizes[1]) ** 2):
+    if 0 < sizes[0] < sizes[1] / max(OUTLIER, min(sizes[-1] / sizes[1], 1e100) ** 2):
         return _told(first, "weak", sizes[1] / OUTLIER, subject=subject)
     return None
 

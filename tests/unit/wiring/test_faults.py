@@ -6,6 +6,7 @@ import pytest
 
 from kit.marks import slow_but
 from kit.wiring_faults import FAULTS, Fault, changed_file
+from kit.wiring_lines import LINES
 from kit.wiring_unseen import UNSEEN
 from kit.wiring_ways import WAYS
 from rankscope.errors import LawBroken, RankscopeError
@@ -31,10 +32,19 @@ BY_DEFAULT = {
     ("patches", "first text alone"),
     ("onebig", "attends to nothing"),
     ("pairs", "no skip in the loop"),
+    ("written", "qk x8 b3"),
+    ("written", "softmax forgotten b2"),
+    ("windowed", "rotary at same place"),
+    ("windowed", "up unused"),
+    ("caption", "hide triu 2"),
+    ("caption", "cross reads h b2"),
+    ("stacked", "q is k"),
+    ("scaled", "pos_embed unused"),
+    ("scaled", "layer scale 1e-8 b3"),
 }
 """Some faults of both kinds; `make slow` tries the others."""
 
-ALL = (*FAULTS, *UNSEEN, *WAYS)
+ALL = (*FAULTS, *UNSEEN, *WAYS, *LINES)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,18 @@ from rankscope.sources import BUILTINS, Seen
 from rankscope.wiring import check, laws
 
 WIRED = ("nano", "classifier", "bert", "multihead", "llama", "einsum", "distil", "notebook", "vit", "llama2")
-MORE = ("mingpt", "translate", "conformer", "gptj", "textclass")
+MORE = (
+    "mingpt",
+    "translate",
+    "conformer",
+    "gptj",
+    "textclass",
+    "written",
+    "windowed",
+    "caption",
+    "stacked",
+    "scaled",
+)
 WAYS = ("onebig", "segments", "sequences", "grouped", "functional", "layerdicts", "patches", "pairs")
 ODD = slow_but(
     sorted(DESIGNS), often=["heads_pruned", "nope_every_third", "prelayernorm_skipless_shaped", "rezero"]
