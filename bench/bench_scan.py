@@ -69,12 +69,12 @@ def usual_way(model: nn.Module, batch: Batch) -> Tensor:
     return torch.stack([*ratios, *ranks])
 
 
-def bert_base() -> nn.Module:
-    """Random weights."""
+def bert_base(positions: int = 512) -> nn.Module:
+    """Random weights, for texts of at most so many tokens."""
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(0)
-    return BertModel(BertConfig(), add_pooling_layer=False).eval()
+    return BertModel(BertConfig(max_position_embeddings=positions), add_pooling_layer=False).eval()
 
 
 def tokens_of(vocabulary: int, texts: int = TEXTS, tokens: int = TOKENS) -> Batch:

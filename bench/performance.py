@@ -63,8 +63,6 @@ def measured(repeats: int) -> str:
 
 @torch.no_grad()
 def _ratios(repeats: int) -> list[Row]:
-    model = bert_base()
-    layout = layout_of(model)
     rows: list[Row] = []
     for texts, tokens, ways in (
         (
@@ -78,23 +76,27 @@ def _ratios(repeats: int) -> list[Row]:
         ),
         (1, 128, {"scan --full": (Panel(full=True), 5.0)}),
         (1, 512, {"scan --attention": (Panel(attention=True), 3.0)}),
+        (1, 1024, {"scan --attention": (Panel(attention=True), 3.0)}),
     ):
-        batch = tokens_of(30_000, texts, tokens)
+        model, batch = bert_base(max(512, tokens)), tokens_of(30_000, texts, tokens)
+        layout = layout_of(model)
 
-        def scan(panel: Panel, batch=batch) -> Callable[[], object]:  # type: ignore[no-untyped-def]
+        def scan(panel: Panel, batch=batch, model=model, layout=layout) -> Callable[[], object]:  # type: ignore[no-untyped-def]
             return lambda: probe_into(Tally(), model, [batch], layout=layout, panel=panel)
 
         runs: dict[str, Callable[[], object]] = {name: scan(panel) for name, (panel, _) in ways.items()}
         aims: dict[str, object] = {name: aim for name, (_, aim) in ways.items()}
         if texts == 8:
-            runs["hidden states stacked, SVD of each"] = lambda batch=batch: usual_way(model, batch)
+            runs["hidden states stacked, SVD of each"] = lambda batch=batch, model=model: usual_way(
+                model, batch
+            )
         if texts == 1 and tokens == 128:
             runs["scan --attention"] = scan(Panel(attention=True))
             runs["scan --attention --exact (all eigenvalues)"] = scan(Panel(attention=True, exact=True))
             aims["scan --attention"] = 2.0
         over = f"plain pass, {texts} x {tokens}"
         plain, *times = median_times(
-            lambda batch=batch: model(**batch.inputs), *runs.values(), repeats=repeats
+            lambda batch=batch, model=model: model(**batch.inputs), *runs.values(), repeats=repeats
         )
         rows += [
             (name, over, f"{time / plain:.2f}", aims.get(name, ""))
