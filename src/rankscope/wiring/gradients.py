@@ -109,30 +109,41 @@ def gradient(subject: Subject) -> LawResult:
 
 
 def _all_zero(subject: Subject, slopes: Mapping[str, Tensor | None]) -> LawResult | None:
-    """Every matrix of all blocks with a gradient of zero, where something outside has one and none starts at zero."""
+    """A matrix whose gradient is zero in every block, where others have one and no block holds a part that is zero.
+
+    A part that starts at zero silences its branch until it has moved, which is a design; a branch that is silent
+    without one stays so.
+    """
     inside = [name for name in slopes if block_of(subject, name) is not None]
-    matrices = [name for name in inside if (one := slopes[name]) is not None and one.ndim > 1]
-    outside = [one for name, one in slopes.items() if name not in inside and one is not None]
     held = [subject.model.get_parameter(name).detach() for name in inside if not name.endswith("bias")]
     starts_at_zero = any(not bool((one != 0).any()) for one in held)
-    if not matrices or starts_at_zero or not is_own_code(subject.model):
+    has_slope = {name: bool((one != 0).any()) for name, one in slopes.items() if one is not None}
+    if starts_at_zero or not any(has_slope.values()) or not is_own_code(subject.model):
         return None
-    has_slope = [bool((one != 0).any()) for name in matrices if (one := slopes[name]) is not None]
-    if any(has_slope) or not any(bool((one != 0).any()) for one in outside):
-        return None
-    name = matrices[0]
-    piece = _piece_of(subject, name)
-    return result(
-        "gradient",
-        "broken",
-        "zero gradient",
-        block=block_of(subject, name),
-        site=name.rpartition(".")[0],
-        line=None if piece is None else _line_of_zero(piece, name),
-        what="every weight of the blocks",
-        number=0.0,
-    )
+    matrices = [name for name in inside if (one := slopes[name]) is not None and one.ndim > 1]
+    is_whole = bool(matrices) and not any(has_slope[name] for name in matrices)
+    for name in matrices:
+        names, piece = _alike_names(subject, slopes, name), _piece_of(subject, name)
+        is_meant = EXPERTS.search(name) or TEACHERS.search(name) or _is_expert(subject.model, name)
+        if is_meant or any(has_slope.get(one, True) for one in names or [name]):
+            continue
+        if not is_whole and (len(names) < FEWEST or piece is None or not _has_tokens(piece.state)):
+            continue
+        return result(
+            "gradient",
+            "broken",
+            "zero gradient",
+            block=block_of(subject, name),
+            site=name.rpartition(".")[0],
+            line=None if piece is None else _line_of_zero(piece, name),
+            what="every weight of the blocks" if is_whole else name,
+            number=0.0,
+        )
+    return None
 
+
+FEWEST = 2
+"""In so many blocks a gradient is zero before that is no chance."""
 
 FUSED = 1 / 6
 """So large a part of a map that several are joined in is one of them."""
@@ -297,6 +308,11 @@ def _cut(subject: Subject, slopes: Slopes, name: str) -> _Place | None:
                     ".".join(filter(None, (piece.place.path, node.path))),
                     node.line,
                 )
+    graph = subject.whole_graph if own is None else None
+    for node in () if graph is None else graph.nodes:
+        is_cut = node.kind == "detach" and node.line is not None and _says_detach(node.line)
+        if graph is not None and is_cut and any(one.name == name for one in graph.above([node])):
+            return _Place(None, node.path, node.line)
     return None
 
 
