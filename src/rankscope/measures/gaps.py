@@ -225,13 +225,15 @@ def _powers(power: Tensor, spread: Tensor) -> _Powers:
     size = _size(power)
     log, off = size.log(), torch.full_like(size, 4 * unit_roundoff(torch.float64))
     power.div_(size[:, None, None])
+    paper = torch.empty_like(power)  # every product is written over the one before the last
     norms, traces = {1.0: log + torch.log1p(off + _norm_error(power))}, dict[float, Tensor]()
     for step in range(1, count + 1):
         if step > fine and power.dtype == torch.float64:
             power, off = power.float(), off + unit_roundoff(torch.float32)
+            paper = torch.empty_like(power)
         unit, exponent = unit_roundoff(power.dtype), 2.0**step
         before, of_before = power, (log, off)
-        power = power @ power
+        power, paper = torch.matmul(power, power, out=paper), power
         size = _size(power)
         # one thousandth more: the norm of what is squared is one to its own rounding alone
         off = (2 * off * (1 + off) + off.square() + 1.001 * n * unit / (1 - n * unit)) / size + 4 * unit

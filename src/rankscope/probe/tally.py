@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -146,18 +147,22 @@ class Tally:
         stack["tokens"] += sum(seen.tokens)
 
     def _keep(self, seen: Seen, sample: int, value: np.ndarray, floor: np.ndarray, tokens: int) -> None:
-        width = len(seen.definitions)
-        columns: dict[str, list[Any]] = {
-            "definition": list(seen.definitions),
-            "measure": [name.partition("[")[0] for name in seen.definitions],
-            "value": [float(number) if math.isfinite(number) else None for number in value],
-            "floor": [float(number) if math.isfinite(number) else None for number in floor],
-            "sample": [sample] * width,
-            "tokens": [tokens] * width,
-        }
-        columns |= {name: [entry] * width for name, entry in seen.place._asdict().items()}
-        for name, entries in columns.items():
-            self._rows.setdefault(name, []).extend(entries)
+        width, rows = len(seen.definitions), self._rows
+        columns: list[tuple[str, Sequence[Any]]] = [
+            ("definition", seen.definitions),
+            ("measure", _measures_of(seen.definitions)),
+            ("value", _finite(value)),
+            ("floor", _finite(floor)),
+            ("sample", [sample] * width),
+            ("tokens", [tokens] * width),
+        ]
+        columns += [
+            (name, [entry] * width) for name, entry in zip(seen.place._fields, seen.place, strict=True)
+        ]
+        for name, entries in columns:
+            if name not in rows:
+                rows[name] = []
+            rows[name] += entries
 
     @property
     def rows(self) -> dict[str, list[Any]]:
@@ -231,6 +236,20 @@ class Tally:
             running = _Running(**found, texts=one["texts"])
             tally._running[Place(*one["place"]), tuple(one["definitions"])] = running
         return tally
+
+
+@cache
+def _measures_of(definitions: tuple[str, ...]) -> tuple[str, ...]:
+    """The names before the brackets."""
+    return tuple(name.partition("[")[0] for name in definitions)
+
+
+def _finite(numbers: np.ndarray) -> list[float | None]:
+    """None for what is no number."""
+    found: list[float | None] = numbers.tolist()
+    if math.isfinite(numbers.sum()):  # finite only if all of them are
+        return found
+    return [number if number is not None and math.isfinite(number) else None for number in found]
 
 
 _ARRAYS = ("count", "mean", "squares", "low", "high", "floor", "resolved")
