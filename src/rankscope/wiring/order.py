@@ -53,8 +53,10 @@ def order(subject: Subject) -> LawResult:
         return result("order", "not checked", "one token")
     axis = subject.text_axes[stack.name]
     counts_texts = subject.token_axis_by_positions(stack.name) == axis
-    if counts_texts and positions:
-        return _order_lost(subject, positions)
+    # without other inputs, which may belong to texts, equal tokens are all that the model was given
+    if counts_texts and (positions or set(subject.batch.inputs) == set(subject.token_inputs)):
+        line = said.line if said is not None else _line_of_sum(subject)
+        return result("order", "broken", "texts counted", line=line, number=0.0)
     if any(one for one in subject.batch.inputs if "position" in one):
         return result("order", "holds")
     if positions and _is_blind(subject, subject.equal_root(stack.name)):
@@ -238,6 +240,21 @@ def _line_of_positions(subject: Subject, name: str) -> Line | None:
             reads = any(leaf in wanted for leaf in node.inputs())
             if reads and node.line is not None and (table in wanted or node.value.is_floating_point()):
                 return node.line
+    return None
+
+
+def _line_of_sum(subject: Subject) -> Line | None:
+    """The first line that adds something of the model's own to what it makes of its tokens."""
+    graph = subject.whole_graph if is_own_code(subject.model) else None
+    if graph is None:
+        return None
+    of_tokens = {node for node in graph.inputs.values() if _is_tokens(subject, node)}
+    for node in graph.nodes:
+        given = [leaf in of_tokens for leaf in node.inputs()]
+        if any(given) and not all(given) and node.kind == "add" and node.line is not None:
+            return node.line
+        if any(given):
+            of_tokens.add(node)
     return None
 
 

@@ -7,6 +7,7 @@ from rankscope.sources import Batch, Layout
 from rankscope.sources.operations import Graph, Line
 from rankscope.wiring.piece import SOFTMAX
 from rankscope.wiring.subject import Subject
+from rankscope.wiring.unused import line_that_takes
 
 MAPS = frozenset({"linear", "addmm", "mm", "matmul", "bmm"})
 """Products with a weight."""
@@ -38,7 +39,7 @@ def line_of_skip(model: nn.Module, batch: Batch, layout: Layout, block: int, sit
     if own is None or not paths[block - 1].startswith(f"{path}."):
         return None
     call = next(own.calls_of(paths[block - 1][len(path) + 1 :]), None)
-    return None if call is None else call.line
+    return None if call is None or call.line is None else line_that_takes(call.line)
 
 
 def line_of_factor(model: nn.Module, batch: Batch, block: int) -> Line | None:

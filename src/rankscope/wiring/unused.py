@@ -219,6 +219,8 @@ def _dropping(graph: Graph, inner: str) -> Line | None:
         return None
     if isinstance(statement, ast.Expr):
         return line
+    if (lost := _lost_name(line)) is not None:
+        return lost
     stored = {one.id for one in _stored(statement)}
     later = [] if not stored else list(_later(line, statement))
     for one in later:
@@ -231,6 +233,32 @@ def _dropping(graph: Graph, inner: str) -> Line | None:
     taking = (one for one in later if isinstance(one, ast.Return) or _adds(one) or _renames(one))
     found = next(taking, None)
     return None if found is None else _line_at(line, found)
+
+
+def line_that_takes(line: Line) -> Line:
+    """Where what a line calls goes on: itself, or the later line that reads the name which it is given.
+
+    ``a = self.attn(y)``, ``a = self.drop(a)``, ``x = self.norm(a)``: the third, where ``x + a`` would stand.
+    """
+    statement = _statement(line)
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return line
+    target, found = statement.targets[0], line
+    if not isinstance(target, ast.Name) or _reads(statement, target.id):
+        return line
+    for one in _later(line, statement):
+        if _reads(one, target.id):
+            found = _line_at(line, one)
+            if [part.id for part in _stored(one)] != [target.id]:
+                return found
+        elif target.id in {part.id for part in _stored(one)}:
+            break
+    return line
+
+
+def _reads(statement: ast.stmt, name: str) -> bool:
+    parts = (one for one in ast.walk(statement) if isinstance(one, ast.Name) and one.id == name)
+    return any(isinstance(one.ctx, ast.Load) for one in parts)
 
 
 def _adds(statement: ast.stmt) -> bool:
@@ -308,7 +336,10 @@ def line_of_loss(piece: Piece, name: str, rows: range | None = None) -> Line | N
 
 
 def _lost_name(line: Line) -> Line | None:
-    """Of a line that takes something apart, ``q, k, v = ...``, the one that writes over a name before it is read."""
+    """Of a line that takes something apart, ``q, k, v = ...``, the one that writes over a name before it is read.
+
+    Of a name that is never read, the line that reads one of the others twice, as ``q @ q.mT``.
+    """
     statement = _statement(line)
     names = [] if statement is None else [one.id for one in _stored(statement)]
     if statement is None or len(names) < 2:
