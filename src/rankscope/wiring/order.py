@@ -116,7 +116,8 @@ def _order_of_pictures(subject: Subject, root: Tensor | None, positions: list[st
         ran = subject.run(replace(subject.batch, inputs=inputs))
     except ModelError as error:
         return result("order", "not checked", "failed", what=str(error))
-    entered = ran.roots.get(subject.stacks[0].name)
+    first = subject.stacks[0]
+    entered = ran.roots.get(first.name) if first.program is None else None
     return _order_lost(subject, positions) if _is_blind(subject, entered) else result("order", "holds")
 
 

@@ -305,7 +305,8 @@ class Subject:
 
     def root_of(self, stack: str) -> Tensor | None:
         """What entered a stack in the run on the batch as it is."""
-        if stack in self.base.roots:
+        has_modules = any(one.name == stack and one.program is None for one in self.stacks)
+        if has_modules and stack in self.base.roots:
             return self.base.roots[stack]
         first = next(iter(self.stack_of(stack)), None)
         return None if first is None else first.state
@@ -425,10 +426,16 @@ class Subject:
 
     @cached_property
     def moved_slices(self) -> Mapping[str, int]:
-        """Along which axis of what enters each stack the first axis of the inputs lies."""
+        """Along which axis of what enters each stack the first axis of the inputs lies.
+
+        Not known where no module stands for a block: what is seen to enter is the input there, and not yet the state.
+        """
         ran = self.with_moved_slice(0, 0)
         found = {}
+        seen = {stack.name for stack in self.stacks if stack.program is None}
         for name, before in self.base.roots.items():
+            if name not in seen:
+                continue
             after = None if ran is None else ran.roots.get(name)
             if after is None or after.shape != before.shape or before.ndim != 3:
                 continue

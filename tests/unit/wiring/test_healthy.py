@@ -30,6 +30,7 @@ MORE = (
     "caption",
     "stacked",
     "scaled",
+    "frames",
 )
 WAYS = ("onebig", "segments", "sequences", "grouped", "functional", "layerdicts", "patches", "pairs")
 ODD = slow_but(
