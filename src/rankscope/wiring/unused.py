@@ -357,10 +357,15 @@ def _lost_name(line: Line) -> Line | None:
 
 
 def _last_reading(line: Line, statement: ast.stmt, names: set[str]) -> Line | None:
+    """The line that reads one of the names twice, or else the last that reads any."""
     found = None
     for one in _later(line, statement):
-        parts = (part for part in ast.walk(one) if isinstance(part, ast.Name) and part.id in names)
-        if any(isinstance(part.ctx, ast.Load) for part in parts):
+        parts = [part.id for part in ast.walk(one) if isinstance(part, ast.Name) and part.id in names]
+        read = [name for name in parts if _reads(one, name)]
+        own = [part.id for part in _stored(one)]
+        if any(read.count(name) - own.count(name) > 1 for name in read):
+            return _line_at(line, one)
+        if read:
             found = _line_at(line, one)
     return found
 
