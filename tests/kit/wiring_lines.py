@@ -680,4 +680,12 @@ LINES = (
         edits=(("self.time[: series.shape[0]]", "self.time[: series.shape[1]].transpose(0, 1)"),),
         at="x = self.inp(series) + self.time[: series.shape[1]].transpose(0, 1)",
     ),
+    Fault(
+        name="last block left out",
+        model="written",
+        law="gradient",
+        block=5,
+        edits=(("for block in self.blocks:", "for block in self.blocks[:-1]:"),),
+        at="for block in self.blocks[:-1]:",
+    ),
 )

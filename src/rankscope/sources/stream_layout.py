@@ -127,6 +127,30 @@ def running_sites(model: nn.Module, layout: Layout, batch: Batch | None) -> Layo
     return replace(layout, stacks=stacks)
 
 
+def without_idle(model: nn.Module, layout: Layout, batch: Batch) -> Layout:
+    """The layout without blocks that never run where others of their stack do."""
+    ran: set[str] = set()
+
+    def left(path: str) -> Callable[..., None]:
+        return lambda *_: ran.add(path)
+
+    listed = [one for one in layout.stacks if one.program is None and not one.enters]
+    wanted = dict.fromkeys(path for stack in listed for path in stack.blocks)
+    if not _ran(model, batch, [(model.get_submodule(path), None, left(path)) for path in wanted]):
+        return layout
+
+    def running(stack: Stack) -> Stack:
+        kept = [place for place, path in enumerate(stack.blocks) if path in ran]
+        if stack not in listed or stack.calls != len(stack.blocks) or len(kept) in (0, len(stack.blocks)):
+            return stack
+        blocks, attention, mlp = (
+            tuple(paths[place] for place in kept) for paths in (stack.blocks, stack.attention, stack.mlp)
+        )
+        return replace(stack, blocks=blocks, calls=len(kept), attention=attention, mlp=mlp)
+
+    return replace(layout, stacks=tuple(map(running, layout.stacks)))
+
+
 def _events(model: nn.Module, batch: Batch, axes: int = 3) -> list[_Event]:
     """Every call of a module; ``axes`` is the least number of axes of a state."""
     events: list[_Event] = []

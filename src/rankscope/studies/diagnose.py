@@ -51,7 +51,9 @@ from rankscope.sources.operations.lines import raising_line
 from rankscope.sources.roles import is_norm, leaf
 from rankscope.sources.safety import first_line
 from rankscope.sources.seen import Call
+from rankscope.sources.stream_layout import without_idle
 from rankscope.sources.streams import in_one_stream
+from rankscope.sources.structure import Blocks
 from rankscope.sources.taps import unwrapped
 from rankscope.sources.translate import translate
 from rankscope.sources.translation import Translation
@@ -118,6 +120,9 @@ class _Patient:
 
     given: CallInputs
     config: DiagnoseConfig
+    blocks: Blocks | None
+    """The blocks as the user named them, or those that run where others of their list do not."""
+
     loss: LossFn | None
     fresh: bool
 
@@ -238,6 +243,8 @@ def _patient(
     with own_words(ready.model, batches[0]):
         check_inputs_stay(unwrapped(ready.model), batches[0])
         check_order(unwrapped(ready.model), layout, batches[0])
+        running = without_idle(unwrapped(ready.model), layout, batches[0])
+        layout, has_idle = running, running != layout
         layout = in_one_stream(unwrapped(ready.model), layout, batches[0])
     return _Patient(
         ready=ready,
@@ -248,6 +255,7 @@ def _patient(
         few=_few(unwrapped(ready.model), batches),
         given=given,
         config=config,
+        blocks=layout.stacks[0].blocks if has_idle and len(layout.stacks) == 1 else config.blocks,
         loss=loss,
         fresh=is_fresh(unwrapped(ready.model)),
     )
@@ -401,7 +409,7 @@ def _diagnosed(patient: _Patient, advance: Advance | None) -> DiagnoseFinding:
         tree, obstacle = _tree(patient) if "mechanism" in config.only else (None, "")
         found, fed = None, None
         if tree is not None:
-            fed = next(feeds_of(tree, iter(patient.few[:1]), config.blocks))
+            fed = next(feeds_of(tree, iter(patient.few[:1]), patient.blocks))
             found, obstacle = _mechanism(tree, fed)
         step()
         fell = scanned is not None and scanned.verdict.verdict in ("collapsing", "collapsed")
@@ -503,7 +511,7 @@ def _tree(patient: _Patient) -> tuple[Translation | None, str]:
     config = patient.config
     try:
         source = recording_of(patient.ready.model, patient.given)
-        return translate(source, patient.few[0], stack=config.stack, blocks=config.blocks), ""
+        return translate(source, patient.few[0], stack=config.stack, blocks=patient.blocks), ""
     except NotTranslated as error:
         return None, first_line(error)
 

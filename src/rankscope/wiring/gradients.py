@@ -45,9 +45,9 @@ def gradient(subject: Subject) -> LawResult:
         return result("gradient", "not checked", "no parameters")
     if all(one is None for one in slopes.parameters.values()):
         return result("gradient", "broken", "no gradient", what="every parameter")
-    hidden = _hidden(subject)
-    if hidden is not None:
-        return hidden
+    apart = _idle(subject, slopes) or _hidden(subject)
+    if apart is not None:
+        return apart
     meant = ""
     for name, slope in slopes.parameters.items():
         if EXPERTS.search(name) or TEACHERS.search(name) or _is_expert(subject.model, name):
@@ -201,6 +201,28 @@ class _Place:
     block: int | None
     site: str
     line: Line | None
+
+
+def _idle(subject: Subject, slopes: Slopes) -> LawResult | None:
+    """A block that never runs where others of its list do; the line is that which calls those."""
+    if not is_own_code(subject.model):
+        return None
+    for stack in subject.stacks:
+        idle = [path for path in stack.blocks if path and path not in slopes.called]
+        if stack.enters or stack.program is not None or len(idle) in (0, len(stack.blocks)):
+            continue
+        lines = (one.place.line for one in subject.stack_of(stack.name))
+        return result(
+            "gradient",
+            "broken",
+            "never runs",
+            block=stack.blocks.index(idle[0]) + 1,
+            site=idle[0],
+            line=next((one for one in lines if one is not None), None),
+            what=idle[0],
+            number=float(len(idle)),
+        )
+    return None
 
 
 def _hidden(subject: Subject) -> LawResult | None:

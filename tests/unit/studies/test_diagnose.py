@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 import rankscope as rs
+from kit.wired import written
 from rankscope.cli import app
 from rankscope.errors import ConfigError, ModelError
 
@@ -390,6 +391,23 @@ def test_a_loss_that_is_none_is_one_clear_error(loss: Callable[..., Tensor], wor
     assert "\n" not in str(caught.value)
     assert one.training
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in one.modules())
+
+
+class LeavesOneOut(written.TinyLM):
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tok(ids) + self.pos(torch.arange(ids.shape[1]))
+        for block in self.blocks[:-1]:
+            x = block(x)
+        return self.out(self.norm(x))
+
+
+def test_a_block_that_never_runs_is_named_and_the_others_are_read() -> None:
+    torch.manual_seed(0)
+    found = rs.diagnose(LeavesOneOut(), inputs=written.batch(), only=("scan", "laws", "mechanism"))
+    assert found.healthy is False
+    cause = found.causes[0]
+    assert (cause.name, cause.block, cause.site) == ("gradient", 5, "blocks.4")
+    assert "never runs" in cause.sentence
 
 
 def test_tokens_that_come_closer_are_no_fault_yet() -> None:
