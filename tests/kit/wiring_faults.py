@@ -383,7 +383,7 @@ FAULTS = (
             ("batch_first=True", "batch_first=False"),
             ("padding=None):\n", "padding=None):\n        padding = None\n"),
         ),
-        at="a, _ = self.attn(h, h, h",
+        at="self.attn = nn.MultiheadAttention(",
     ),
     Fault(
         name="softmax over queries",

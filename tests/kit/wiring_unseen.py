@@ -422,7 +422,7 @@ UNSEEN = (
                 "x = layer(x)",
             ),
         ),
-        at="x = layer(x)",
+        at="nn.TransformerEncoderLayer(",
     ),
     Fault(
         name="where swapped",

@@ -34,7 +34,7 @@ def test_untrained_bert():
         "bert-base",
         weights="initial",
         semantics="paper",
-        random_tokens="2x128",
+        random_tokens="1x128",
         seeds=range(2),
         measures=[RATIO],
     )

@@ -103,7 +103,7 @@ def test_a_figure_that_is_killed_again_and_again_ends_in_the_same_table(name, tm
     assert reproduce(name, whole).exit_code == 0
     command = [sys.executable, "-m", "rankscope.cli", "reproduce", name, "--fast", "--output", str(broken)]
     chance, kills = random.Random(3), 0  # noqa: S311 - not a secret
-    for _ in range(20 if SOAK else 5):
+    for _ in range(20 if SOAK else 3):
         before = files_below(broken)
         child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
         # Every attempt gets on before it is killed.

@@ -67,5 +67,5 @@ class _Watch(TorchFunctionMode):
 
 
 def _is_same(before: Tensor, after: Tensor) -> bool:
-    """Whether all numbers are equal; NaN stays NaN."""
-    return bool(((before == after) | (before.isnan() & after.isnan())).all())
+    """Whether shapes and all numbers are equal; NaN stays NaN."""
+    return before.shape == after.shape and bool(((before == after) | (before.isnan() & after.isnan())).all())

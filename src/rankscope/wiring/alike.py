@@ -194,7 +194,7 @@ def _odd_one(forms: list[_Form]) -> LawResult | None:
     one, other = forms[place], forms[texts.index(usual)]
     if not is_own_code(one.piece.module):
         return None
-    if place in (0, len(forms) - 1) or _is_declared(one.piece.module, [form.piece.module for form in forms]):
+    if place in (0, len(forms) - 1) or is_declared(one.piece.module, [form.piece.module for form in forms]):
         return result("alike", "meant", "other block", block=one.piece.place.block_of(None))
     node, is_own = _first_difference(one, other)
     is_same = type(one.piece.module) is type(other.piece.module) and not one.is_made_alone
@@ -213,7 +213,7 @@ def _odd_one(forms: list[_Form]) -> LawResult | None:
 def _odd_wiring(forms: list[_Form]) -> LawResult | None:
     """The one block whose operations are those of all others, but read other values: another state, say.
 
-    A block that is meant to be the first or the last does something else; none does the same with another tensor.
+    The first and the last may be meant to: in the first, the state is what the model began with.
     """
     if len({"\n".join(one.words) for one in forms}) > 1:
         return None
@@ -223,7 +223,7 @@ def _odd_wiring(forms: list[_Form]) -> LawResult | None:
     if len(odd) != 1:
         return None
     one, other = forms[odd[0]], forms[texts.index(usual)]
-    if not is_own_code(one.piece.module):
+    if not is_own_code(one.piece.module) or odd[0] in (0, len(forms) - 1):
         return None
     pairs = zip(one.nodes, one.wiring, other.wiring, strict=True)
     node = next(node for node, own, theirs in pairs if own != theirs)
@@ -288,7 +288,7 @@ def _first_difference(one: _Form, other: _Form) -> tuple[Node, bool]:
     return one.region.target, True
 
 
-def _is_declared(module: nn.Module, modules: list[nn.Module]) -> bool:
+def is_declared(module: nn.Module, modules: list[nn.Module]) -> bool:
     """Whether something that a block holds says that it is meant to differ: a switch or a class of its own.
 
     A number that differs from block to block is only its place.

@@ -49,7 +49,7 @@ def laws(
 
 def _checked(subject: Subject, name: str, check: Any) -> LawResult:
     try:
-        found: LawResult = with_own_line(subject, check(subject), check)
+        found: LawResult = check(subject)
     except NoRoom:
         return result(name, "not checked", "no room")
     except RankscopeError as error:
@@ -58,7 +58,12 @@ def _checked(subject: Subject, name: str, check: Any) -> LawResult:
         if is_out_of_memory(error):
             raise
         return result(name, "not checked", "failed", what=f"{type(error).__name__}: {first_line(error)}")
-    return found
+    try:
+        return with_own_line(subject, found, check)
+    except Exception as error:  # what was found stays found where its line cannot be looked for
+        if is_out_of_memory(error):
+            raise
+        return found
 
 
 def check(model: nn.Module | Seen, batch: Any = None, loss: LossFn | None = None) -> Laws:

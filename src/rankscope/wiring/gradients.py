@@ -14,7 +14,7 @@ from rankscope.sources.operations.lines import is_library
 from rankscope.wiring.culprits import declared_line, is_own_code, line_run_alone, source_of
 from rankscope.wiring.law import law, result
 from rankscope.wiring.losses import loss_of
-from rankscope.wiring.piece import Piece
+from rankscope.wiring.piece import SOFTMAX, Piece
 from rankscope.wiring.slopes import ChangedInPlaceError, Slopes, slopes_of
 from rankscope.wiring.subject import Subject
 from rankscope.wiring.texts import EXPERTS
@@ -115,7 +115,7 @@ def _all_zero(subject: Subject, slopes: Mapping[str, Tensor | None]) -> LawResul
     without one stays so.
     """
     inside = [name for name in slopes if block_of(subject, name) is not None]
-    held = [subject.model.get_parameter(name).detach() for name in inside if not name.endswith("bias")]
+    held = [one.detach() for name, one in subject.model.named_parameters() if not name.endswith("bias")]
     starts_at_zero = any(not bool((one != 0).any()) for one in held)
     has_slope = {name: bool((one != 0).any()) for name, one in slopes.items() if one is not None}
     if starts_at_zero or not any(has_slope.values()) or not is_own_code(subject.model):
@@ -129,6 +129,8 @@ def _all_zero(subject: Subject, slopes: Mapping[str, Tensor | None]) -> LawResul
             continue
         if not is_whole and (len(names) < FEWEST or piece is None or not _has_tokens(piece.state)):
             continue
+        if piece is not None and _reads_one_key(piece):
+            continue
         return result(
             "gradient",
             "broken",
@@ -141,6 +143,20 @@ def _all_zero(subject: Subject, slopes: Mapping[str, Tensor | None]) -> LawResul
         )
     return None
 
+
+def _reads_one_key(piece: Piece) -> bool:
+    """Whether attention of a block has one key to choose from: then no logit moves anything, by algebra."""
+    for node in () if piece.region is None else piece.region.order:
+        if node.kind in SOFTMAX and node.shape[-1] == 1:
+            return True
+        keys = [leaf for leaf in node.inputs() if node.kind in WHOLE and leaf.value.ndim > 1]
+        if len(keys) > 1 and keys[1].shape[-2] == 1:
+            return True
+    return False
+
+
+WHOLE = frozenset({"scaled_dot_product_attention"})
+"""Attention in one piece."""
 
 FEWEST = 2
 """In so many blocks a gradient is zero before that is no chance."""
@@ -179,6 +195,7 @@ def _is_cut_out(subject: Subject, name: str, dead: list[int], others: list[Tenso
         and piece is not None
         and _has_tokens(piece.state)
         and _is_of_own_code(subject.model, name)
+        and not _reads_one_key(piece)
         and bool((weight != 0).any(1).all())
         and all(not bool((one != 0)[dead].any()) and bool((one != 0).any()) for one in others)
     )

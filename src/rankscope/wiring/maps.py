@@ -12,6 +12,7 @@ from rankscope.sources.operations import Line, Node, Region
 from rankscope.sources.operations.captured import left_as_found
 from rankscope.sources.operations.influence import differs, draw
 from rankscope.sources.operations.region import SAME_CHANNELS
+from rankscope.wiring.alike import is_declared
 from rankscope.wiring.culprits import MASKED, is_own_code, node_line
 from rankscope.wiring.fresh import is_fresh
 from rankscope.wiring.heads import misplaced
@@ -105,6 +106,7 @@ def _bare(subject: Subject) -> LawResult | None:
             or len(siblings) < len(pieces) - 1
             or product is None
             or any(map(_WITHOUT.search, names))
+            or is_declared(piece.module, [one.module for one in siblings])
         ):
             continue
         return result(

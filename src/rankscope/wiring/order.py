@@ -22,7 +22,9 @@ from rankscope.wiring.law import law, result
 from rankscope.wiring.slopes import slopes_of
 from rankscope.wiring.subject import Subject, differs
 
-_POSITIONS = re.compile(r"(^|[._])(pos|places?|wpe|pe$|rope|rotary|alibi)|position|relative", re.IGNORECASE)
+_POSITIONS = re.compile(
+    r"(^|[._])(pos|places?|wpe|pe|rope|rotary|alibi)([._\d]|$)|pos_?emb|position|relative", re.IGNORECASE
+)
 
 FINE = 1e-3
 """Where numbers are coarser than this, what positions change may lie below their rounding."""
@@ -54,12 +56,12 @@ def order(subject: Subject) -> LawResult:
     axis = subject.text_axes[stack.name]
     counts_texts = subject.token_axis_by_positions(stack.name) == axis
     # without other inputs, which may belong to texts, equal tokens are all that the model was given
-    if counts_texts and (positions or set(subject.batch.inputs) == set(subject.token_inputs)):
+    if counts_texts and set(subject.batch.inputs) == set(subject.token_inputs):
         line = said.line if said is not None else _line_of_sum(subject)
-        return result("order", "broken", "texts counted", line=line, number=0.0)
+        return result("order", "broken", "texts counted", line=line)
     if any(one for one in subject.batch.inputs if "position" in one):
         return result("order", "holds")
-    if positions and _is_blind(subject, subject.equal_root(stack.name)):
+    if positions and _is_blind(subject, subject.equal_root(stack.name)) and _is_first_blind(subject):
         return _order_lost(subject, positions)
     one_row = _one_row(subject, tables, root.shape[1 - axis])
     if one_row is not None:
@@ -118,14 +120,35 @@ def _order_of_pictures(subject: Subject, root: Tensor | None, positions: list[st
         return result("order", "not checked", "failed", what=str(error))
     first = subject.stacks[0]
     entered = ran.roots.get(first.name) if first.program is None else None
-    return _order_lost(subject, positions) if _is_blind(subject, entered) else result("order", "holds")
+    is_blind = _is_blind(subject, entered)
+    if is_blind is None:
+        return result("order", "not checked", "no positions")
+    return _order_lost(subject, positions) if is_blind else result("order", "holds")
 
 
-def _is_blind(subject: Subject, root: Tensor | None) -> bool:
+def _is_first_blind(subject: Subject) -> bool:
+    """Whether what enters the blocks turns as the tokens do: equal tokens do not show an order told before them."""
+    stack = subject.stacks[0].name
+    flipped = dict(subject.batch.inputs)
+    for name in subject.token_inputs:
+        flipped[name] = flipped[name].flip(1 - subject.input_axis)
+    before = subject.base.roots.get(stack)
+    try:
+        after = subject.run(replace(subject.batch, inputs=flipped)).roots.get(stack)
+    except ModelError:
+        return False
+    if before is None or after is None:
+        return all(one.program is not None for one in subject.stacks)
+    turned = after.flip(1 - subject.text_axes[stack])
+    return turned.shape == before.shape and not bool(differs(before, turned, subject.clearly).any())
+
+
+def _is_blind(subject: Subject, root: Tensor | None) -> bool | None:
     """Whether equal tokens enter the blocks as equal rows, and no block tells apart tokens that trade their places.
 
     The last token stays where it is, and reads the two before it, in a causal model too. The first row of all may be a
-    class token. A block that does not tell, because its last token reads nothing near, says nothing.
+    class token. A block that does not tell, because its last token reads nothing near, says nothing. None where that
+    cannot be seen.
 
     Args:
         root: what enters the blocks where all tokens are equal.
@@ -133,41 +156,42 @@ def _is_blind(subject: Subject, root: Tensor | None) -> bool:
     stack, steps = subject.stacks[0], 0
     axis = 1 - subject.text_axes[stack.name]
     if root is None or root.ndim != 3 or root.shape[axis] < 5 or len(subject.stacks) > 1:
-        return False
+        return None
     rows = root.narrow(axis, 1, root.shape[axis] - 1).double()
     size = float(rows.abs().amax()) or 1.0
     if bool((rows - rows.narrow(axis, 0, 1)).abs().amax() > 1e-3 * size):
         return False
     for piece in subject.stack_of(stack.name):
-        if not piece.is_usable or piece.root_shape is None or piece.base is None:
-            return False
+        if not piece.is_usable or piece.region is None or piece.root_shape is None or piece.base is None:
+            return None
         many = piece.state.shape[axis]
         read = piece.moved_rows(piece.slice_at(axis, many - 2))
         if read is None or not bool(read.select(axis, many - 1).any()):
             continue
         traded = list(range(many))
         traded[many - 3], traded[many - 2] = many - 2, many - 3
-        after = piece.run(piece.state.index_select(axis, torch.tensor(traded)))
+        after = piece.run(piece.state.index_select(axis, torch.tensor(traded, device=piece.state.device)))
         if after is None:
-            return False
+            return None
         one, two = (part.select(axis, many - 1) for part in (piece.base, after))
-        if bool(differs(one, two, 1e-9 if piece.region is not None else subject.clearly).any()):
+        if bool(differs(one, two, 1e-9).any()):
             return False
         steps += 1
-    return steps > 0
+    return True if steps else None
 
 
 def _order_lost(subject: Subject, positions: list[str]) -> LawResult:
     said = _said(subject.model)
-    line = _line_of_positions(subject, positions[0]) or declared_line(subject.model, positions[0])
+    line = None if said is None else said.line
+    if line is None:
+        line = _line_of_positions(subject, positions[0]) or declared_line(subject.model, positions[0])
     return result(
         "order",
         "broken",
         "order lost",
         site=positions[0] if "." in positions[0] else None,
-        line=said.line if said is not None else line,
+        line=line,
         what=positions[0],
-        number=0.0,
     )
 
 
@@ -196,9 +220,9 @@ def _said(model: nn.Module) -> _Said | None:
         found = [
             (node.lineno, name)
             for node in _always(function)
-            for name in [node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")]
-            if isinstance(node, ast.Name | ast.Attribute) and _SAYS.search(name) and name not in taken
-            if not _is_of_self(node) or getattr(model, name, None) is not None
+            if isinstance(node, ast.Call | ast.Attribute)
+            for name in [_own_name(node, model)]
+            if name and _SAYS.search(name) and name not in taken
         ]
         if found and not any(_SAYS.search(one) for one in taken) and _counts(model):
             number, name = min(found)
@@ -214,8 +238,16 @@ def _always(node: ast.AST) -> Iterator[ast.AST]:
             yield from _always(one)
 
 
-def _is_of_self(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+def _own_name(node: ast.Call | ast.Attribute, model: nn.Module) -> str:
+    """A part of the model that exists, or a function that is called. A variable may be what a mask is made from."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        part = getattr(model, node.attr, None)
+        return (
+            "" if part is None or isinstance(part, nn.Linear) else node.attr
+        )  # a map of points in space is one
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id
+    return ""
 
 
 def _is_zero(value: Tensor) -> bool:
@@ -271,6 +303,7 @@ def _positions(model: nn.Module) -> list[str]:
         name
         for name, value in held
         if _POSITIONS.search(name)
+        and not isinstance(model.get_submodule(name.rpartition(".")[0]), nn.Linear)  # of points in space
         and value.is_floating_point()
         and value.numel() > 1
         and bool((value != 0).any())

@@ -232,8 +232,12 @@ def _ways(subject: Subject, places: list[int], tokens: int) -> Iterator[_Marks]:
                 continue
             marks = dict.fromkeys(alike, marked(value, where, polarity))
             changed = replace(subject.batch, inputs=inputs | marks)
-            is_clear = any("pad" in one or one in _TAKEN for one in alike) or _ends_in_padding(
-                value if tuple(value.shape) == shape and axis == 0 else value.mT, polarity
+            is_other = any(word in one.lower() for one in alike for word in _OTHERS)
+            is_clear = any("pad" in one or one in _TAKEN for one in alike) or (
+                not is_other
+                and _ends_in_padding(
+                    value if tuple(value.shape) == shape and axis == 0 else value.mT, polarity
+                )
             )
             yield _Marks(" and ".join(alike), changed, is_clear)
     for name, value in inputs.items():
@@ -315,6 +319,22 @@ def _pads_with(subject: Subject, off: int, only: str | None = None) -> bool:
         if 0 < int(is_off.sum()) == int(ends.sum()) and int(ends.max()) < is_off.shape[1]:
             return True
     return False
+
+
+_OTHERS = (
+    "type",
+    "segment",
+    "label",
+    "index",
+    "position",
+    "observ",
+    "target",
+    "loss",
+    "weight",
+    "role",
+    "side",
+)
+"""Marks of tokens by these names say something else than padding, also where they end as that does."""
 
 
 def _ends_in_padding(value: Tensor, off: float) -> bool:

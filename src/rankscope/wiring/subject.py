@@ -318,8 +318,8 @@ class Subject:
     @cached_property
     def whole_graph(self) -> Graph | None:
         """The operations of the whole model; None where they cannot be written down."""
-        self.count_part(1.0)
         try:
+            self.count_part(1.0)
             with at_rest(self.model):
                 return captured(self.model, *self.batch.arguments()).graph
         except Exception as error:

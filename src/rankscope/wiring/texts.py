@@ -1,5 +1,6 @@
 """Texts of a batch do not read each other."""
 
+import linecache
 import re
 from collections.abc import Sequence
 
@@ -10,11 +11,11 @@ from torch.utils._pytree import tree_flatten_with_path
 
 from rankscope.errors import is_out_of_memory
 from rankscope.findings.laws import LawResult
-from rankscope.sources.operations import Node, Region, captured
+from rankscope.sources.operations import Line, Node, Region, captured
 from rankscope.sources.operations.captured import left_as_found
 from rankscope.sources.operations.influence import differs as differs_exactly
 from rankscope.sources.operations.watch import leaf_name
-from rankscope.wiring.culprits import first_meeting, is_own_code, node_line
+from rankscope.wiring.culprits import declared_line, first_meeting, is_own_code, node_line
 from rankscope.wiring.law import law, result
 from rankscope.wiring.piece import Piece
 from rankscope.wiring.rest import at_rest
@@ -52,10 +53,34 @@ def _broken(subject: Subject, piece: Piece, axis: int) -> LawResult:
         "texts meet",
         block=piece.place.block_of(node),
         site=site_of(piece, None if node is None else node.path),
-        line=node_line(piece, node),
+        line=_line_of_option(subject, piece, node) or node_line(piece, node),
         number=number,
         floor=0.0,
     )
+
+
+def _line_of_option(subject: Subject, piece: Piece, node: Node | None) -> Line | None:
+    """The line that makes a part of a library which takes tokens first, although texts come first."""
+    path, kinds = site_of(piece, None if node is None else node.path), list[str]()
+    while path and getattr(subject.model.get_submodule(path), "batch_first", None) is not False:
+        path = path.rpartition(".")[0]
+    made = declared_line(subject.model, path) if path else None
+    while path and not isinstance(part := subject.model.get_submodule(path), nn.ModuleList | nn.Sequential):
+        kinds.append(f"{type(part).__name__}(")
+        path = path.rpartition(".")[0]
+    if made is None:
+        return None
+    for number in range(
+        made.number, made.number + STATEMENT
+    ):  # of a statement of several lines, that of its class
+        code = linecache.getline(made.file, number)
+        if any(kind in code for kind in kinds):
+            return Line(made.file, number, code.strip())
+    return made
+
+
+STATEMENT = 6
+"""So many lines a statement that makes layers may have until it names their class."""
 
 
 def effect(piece: Piece, where: Tensor, axis: int, place: int) -> float | None:
@@ -127,9 +152,9 @@ def _exchanged(subject: Subject, axis: int, one: Ran, two: Ran) -> LawResult | N
         ]
         return len(rows) == 2 and all(bool(row.any()) and not bool(row[at]) for at, row in enumerate(rows))
 
-    if not any(
-        strays(states, axis) for states in zip(subject.base.outputs, one.outputs, two.outputs, strict=False)
-    ):
+    returned = list(zip(subject.base.outputs, one.outputs, two.outputs, strict=False))
+    # one answer in its place, and another one turned, is a comparison with other texts
+    if not returned or not all(strays(states, axis) for states in returned):
         return None
     for piece in subject.pieces:
         states = [subject.state_of(ran, piece) for ran in (subject.base, one, two)]

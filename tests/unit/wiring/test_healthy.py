@@ -14,6 +14,7 @@ from kit.marks import slow_but
 from kit.models import MODELS
 from kit.standins import NEEDED
 from kit.wired.odd import DESIGNS
+from kit.wired.sound import SOUND
 from rankscope.findings.laws import Laws
 from rankscope.sources import BUILTINS, Seen
 from rankscope.wiring import check, laws
@@ -80,6 +81,15 @@ def test_odd_designs(name: str) -> None:
     torch.manual_seed(0)
     model, batch, loss = DESIGNS[name]()
     assert_silent(laws(model, batch, loss=loss))
+
+
+@pytest.mark.parametrize(
+    "name", slow_but(SOUND, often=["no positions, a mask of places", "segments beside a mask"])
+)
+def test_designs_that_were_accused_once(name: str) -> None:
+    make, batch = SOUND[name]
+    torch.manual_seed(3)
+    assert not laws(make(), batch).broken
 
 
 @pytest.mark.parametrize("name", TINY)
