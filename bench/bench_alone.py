@@ -114,9 +114,11 @@ def _peak_of(run) -> float:  # type: ignore[no-untyped-def]
 
     watching = threading.Thread(target=look)
     watching.start()
-    run()
-    done.set()
-    watching.join()
+    try:
+        run()
+    finally:
+        done.set()
+        watching.join()
     return peak
 
 

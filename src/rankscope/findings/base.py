@@ -114,7 +114,7 @@ def _statements(kind: type) -> list[ast.stmt]:
     """The body of a class, as its file has it; empty where there is no file, as in a session at the prompt."""
     try:
         (definition,) = ast.parse(dedent(getsource(kind))).body
-    except (OSError, TypeError):
+    except (OSError, TypeError, SyntaxError):
         return []
     return cast("ast.ClassDef", definition).body
 

@@ -4,7 +4,8 @@ Write W for the weighted map without its eigenvalue 1, as in ``gaps``, and rho f
 sought. A product of two maps takes n^3, a product with some vectors n^2 each. What such products say:
 
 A subspace. Let V have q orthonormal columns and Q = 1 - V V'. With T = V' W V, S = V' W Q, R = Q W V and N = Q W Q,
-W is similar to [[T, S], [R, N]], so that outside of the spectrum of N, by the complement of Schur,
+W is similar to [[T, S], [R, N]] but for q eigenvalues 0, so that outside of the spectrum of N, by the complement of
+Schur,
 
     det (z - W) = 0    exactly where    det (z - T - S (z - N)^-1 R) = 0.
 
@@ -13,10 +14,10 @@ circle |z| = s. There the entries of Y^-1 S (z - N)^-1 R Y are at most K |x_i S|
 
     h(s)  =  K sum_i |x_i S| |R y_i| / | s - |l_i| |  <  1
 
-rules out a zero on the circle: a vector v in the null space would have |v_i| <= K |x_i S| c / | s - |l_i| | with
-c = sum |R y_j| |v_j| > 0, whence c <= h(s) c. It does so too for S multiplied by any number up to 1, so that as many
-zeros lie outside of the circle as for S = 0, which are the l_i with |l_i| > s (argument principle; N has no eigenvalue
-there as K is finite). Hence
+rules out a zero on the circle: a vector v in the null space would have |v_i| <= K |x_i S| c / | s - |l_i| | with c =
+sum |R y_j| |v_j|, whence c <= h(s) c, and with c = 0 only the zero vector is left. It does so too for S multiplied by
+any number up to 1, so that as many zeros lie outside of the circle as for S = 0, which are the l_i with |l_i| > s
+(argument principle; at infinity the determinant is as z^q, and N has no eigenvalue there as K is finite). Hence
 
     rho > s   if h(s) < 1 and some |l_i| > s;      rho <= s   if h(s) < 1 and no |l_i| > s,
 
@@ -36,8 +37,8 @@ proven. Then
     K  <=  sum_(t < k) c_t s^(-t-1) / (1 - c_k s^-k)        wherever c_k < s^k.
 
 Rounding. A product is computed in float32: entries of the computed A X are off by at most g A |X|, with g the bound
-n u / (1 - n u) of a sum of n numbers in any order and some u for rounding A and X. A does not enlarge much: rows sum to
-one, so that by Jensen, with weights d of the rows,
+n u / (1 - n u) of a sum of n numbers in any order and some u for rounding A and X. A does not enlarge much: no entry is
+negative and rows sum to one, so that by Jensen, with weights d of the rows,
 
     sum_i d_i^2 (sum_j A_ij x_j)^2  <=  sum_j (d^2 A)_j x_j^2  <=  a^2 sum_j d_j^2 x_j^2
 
@@ -177,7 +178,8 @@ def _eigen(t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     none."""
     values, vectors = torch.linalg.eig(t)
     inverse, failed = torch.linalg.inv_ex(vectors)
-    off = 2 * _norm(inverse @ vectors - torch.eye(t.shape[-1], dtype=vectors.dtype, device=t.device)) + TINY
+    missed = inverse @ vectors - torch.eye(t.shape[-1], dtype=vectors.dtype, device=t.device)
+    off = 2 * _norm(missed) + TINY * (1 + _norm(inverse))
     return (
         values,
         vectors,
@@ -269,7 +271,10 @@ def weighted_maps(maps: TokenMatrix) -> Weighted:
     root = squares.sqrt()
     unit = unit_roundoff(kind)
     per_sum = (n + 4) * unit / (1 - (n + 4) * unit)
-    enlarged = ((before(squares) / squares).amax(dim=-1) * (1 + 2 * per_sum)).sqrt()[:, 0]
+    # entries that rounding made negative: |A| is at most A and twice the largest of them everywhere
+    below = 2 * of_product.amin(dim=(-2, -1)).double().clamp(max=0.0).neg()[:, None]
+    largest = ((before(squares)[:, 0] + below) / squares[:, 0]).amax(dim=-1)
+    enlarged = (largest * (1 + n * below[:, 0]) * (1 + 2 * per_sum)).sqrt()
     # W is (1 - 1 w) A in weights, but for 1 (w A - w), and the projection 1 - 1 w is as large as 1 w
     left_over = _norm((before(row) - row) / root) + 2 * per_sum * enlarged * _norm(row / root)
     size = _norm(root) * (_norm(row / root) * enlarged + left_over)

@@ -8,7 +8,8 @@ also where 1 is a multiple eigenvalue. So has W = D B / D for a positive diagona
 
 The upper end holds for every norm, the lower one since a trace is the sum of n - 1 powers of eigenvalues besides the 0.
 By Schur, sum |lambda|^2j <= |W^j|_F^2, so the n - 1 may be replaced: |tr W^k| <= rho^(k - 2j) |W^j|_F^2, which is
-better where one eigenvalue leads. k grows by squaring: seven products reach k = 128.
+better where one eigenvalue leads. k grows by squaring: seven products reach k = 128. Longer maps, whose squares cost
+too much, go to ``gap_subspaces`` first.
 
 Weights. D is the root of the stationary row, to which w is close: of a reversible map W is then symmetric, and its
 powers have no hump. Any D gives a valid bracket, and it is rounded to powers of two, so that weighting rounds nothing.
@@ -146,7 +147,10 @@ def _long_pieces(maps: TokenMatrix) -> list[tuple[Tensor, Subspace | _Powers]]:
         those = is_open if steps else is_open & (shrinks(weighted) < WIDE / 2)
         places = those.nonzero()[:, 0]
         if len(places):
-            found = subspaces(weighted.only(places), steps=steps, powers=powers)
+            try:
+                found = subspaces(weighted.only(places), steps=steps, powers=powers)
+            except RuntimeError:  # no decomposition was found; squarings take none
+                continue
             pieces.append((places, found))
             low, high = ends(found, torch.zeros_like(found.spread))
             is_open[places] = high.clamp(max=1.0) - low > WIDE

@@ -247,7 +247,7 @@ def _measures_of(definitions: tuple[str, ...]) -> tuple[str, ...]:
 def _finite(numbers: np.ndarray) -> list[float | None]:
     """None for what is no number."""
     found: list[float | None] = numbers.tolist()
-    if math.isfinite(numbers.sum()):  # finite only if all of them are
+    if np.isfinite(numbers).all():
         return found
     return [number if number is not None and math.isfinite(number) else None for number in found]
 

@@ -25,6 +25,7 @@ _GENERAL = frozenset({"weight", "bias", "data", ANY})
 _SILENT = frozenset(
     {"data", "enumerate", "reversed", "zip", "list", "values", "items", "modules", "parameters"}
 )
+_FLAGS = frozenset({"requires_grad_", "share_memory_", "detach_", "retain_grad_"})
 _RUN = frozenset({"forward", "__call__"})
 
 
@@ -62,9 +63,9 @@ def changes(model: nn.Module) -> Iterator[Change]:
     files = dict[str, None]()
     for kind in dict.fromkeys(type(one) for one in model.modules()):
         for base in kind.__mro__:
-            code = next((held.__code__ for held in vars(base).values() if hasattr(held, "__code__")), None)
-            if code is not None and not is_library(code.co_filename) and not _is_installed(code.co_filename):
-                files[code.co_filename] = None
+            names = {one.__code__.co_filename for one in vars(base).values() if hasattr(one, "__code__")}
+            own = (name for name in names if not is_library(name) and not _is_installed(name))
+            files |= dict.fromkeys(own)
     for file in files:
         yield from _changes_in(file, "".join(linecache.getlines(file)))
 
@@ -147,7 +148,7 @@ def _changed(
         name = value.func.attr
         if name == "load_state_dict":
             yield _chain(value.func.value, known), "state"
-        elif name.endswith("_") and not name.endswith("__"):
+        elif name.endswith("_") and not name.endswith("__") and name not in _FLAGS:
             own = _chain(value.func.value, known)
             first = _chain(value.args[0], known) if value.args else ()
             is_init = own[-1:] == ("init",) or (len(own) < 2 and len(first) > 1)
